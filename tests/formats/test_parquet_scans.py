@@ -337,3 +337,11 @@ def _with_old_statistics(file: bytes, least: str, greatest: str, greatest_ascii:
     writer = f"parquet-cpp-arrow version {pa.__version__}".encode()
     footer = footer.replace(writer, b"parquet-mr version 1.8.3".ljust(len(writer)))
     return body + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+def test_instants_read_as_local_times(spark: SparkSession, tmp_path: Path) -> None:
+    kinds = [pa.field("instant", pa.timestamp("us")), pa.field("local", pa.timestamp("us"))]
+    table = pa.table({"s": pa.array([{"instant": 0, "local": 1}], pa.struct(kinds))})
+    pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+    ntz = spark.read.schema("s struct<instant: timestamp, local: timestamp_ntz>").parquet(str(tmp_path))
+    assert_same_rows(spark, ntz, native=False)

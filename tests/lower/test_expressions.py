@@ -17,7 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from helpers.releases import is_before, runnable
-from volley.testing.expressions import compare_expressions
+from volley.testing.expressions import Verdict, compare_expressions
+from volley.testing.session import conf
 
 _NEGATIVE_NAN = struct.unpack("d", struct.pack("Q", 0xFFF8000000000001))[0]
 _INTEGERS = {
@@ -305,10 +306,39 @@ def test_native_values_are_catalysts(
     """Equal values and types; where Spark fails, failure. An expression that is not native counts as a skip."""
     for verdict in compare_expressions(spark, corpus.table, corpus.expressions, tmp_path, ansi=ansi):
         with subtests.test(verdict.expression):
-            if verdict.refusal:
-                pytest.skip(str(verdict.refusal))
-            assert not verdict.wrong, verdict.wrong[0]
-            assert not verdict.eager, "all rows together fail, and none of them alone"
-            assert verdict.equal, "not one row had the same value on both sides"
+            _check(verdict)
             if _must_not_fail_alone(corpus, verdict.expression, ansi):
                 assert not verdict.alarms
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_decimals_without_digits_before_the_point(
+    spark: SparkSession, tmp_path: Path, subtests: Any, ansi: bool
+) -> None:
+    """If no precision may be lost, results have such types too. None of them fails needlessly."""
+    expressions = [
+        "a + b",
+        "a - b",
+        "1 - a",
+        "a * b",
+        "a % b",
+        "ceil(a)",
+        "floor(a)",
+        "round(a)",
+        "signum(a)",
+    ]
+    with conf(spark, {"spark.sql.decimalOperations.allowPrecisionLoss": "false"}):
+        table = _decimal_table((38, 38), (38, 38))
+        verdicts = compare_expressions(spark, table, expressions, tmp_path, ansi=ansi)
+    for verdict in verdicts:
+        with subtests.test(verdict.expression):
+            _check(verdict)
+            assert not verdict.alarms
+
+
+def _check(verdict: Verdict) -> None:
+    if verdict.refusal:
+        pytest.skip(str(verdict.refusal))
+    assert not verdict.wrong, verdict.wrong[0]
+    assert not verdict.eager, "all rows together fail, and none of them alone"
+    assert verdict.equal, "not one row had the same value on both sides"

@@ -91,7 +91,8 @@ _TEXTS = [
     "substring_index(s, 'b', 0)", "substring_index(s, 'ab', n)", "substring_index(s, 'é', n)",
     "substring_index(s, ',', n)", "translate(s, 'abc', 'xy')", "translate(s, 'é😀', 'e')", "translate(s, '', '')",
     "translate(s, 'aa', 'xy')", "translate(s, 'X.', '-')", "xxhash64(s)", "xxhash64(b, s, n)", "xxhash64(n, u)",
-    "split_part(s, ',', 1)", "split_part(s, 'ab', -1)", "split_part(s, '.', if(n = 0, 1, n))", "levenshtein(s, u)",
+    "split_part(s, ',', 1)", "split_part(s, 'ab', -1)", "split_part(s, '.', if(n = 0, 1, n))", "split_part(s, '', 1)",
+    "levenshtein(s, u)",
     "overlay(s placing u from 2)", "overlay(s placing 'xy' from 1 for 2)", "overlay(s placing u from 3 for 0)",
     "s like '%#%b#_c' escape '#'", "s like 'a#%' escape '#'", r"s like '\%' escape '/'", "initcap(lower(left(s, 0)))",
     "concat(md5(s), u)", "left(md5(s), 4)", "bit_count(n)", "factorial(n)",
@@ -279,14 +280,48 @@ def test_what_would_differ_is_left_to_spark(spark: SparkSession, tmp_path: Path,
     assert verdict.refusal
 
 
-@pytest.mark.parametrize(
-    "expression",
-    ["concat_ws(',')", "flatten(array(array(1, 2), null, array(3)))", "size(array(null, array(1)))"],
+_FOLDING = ",".join(
+    f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+    for rule in ("ConstantFolding", "NullPropagation", "FoldablePropagation")
 )
-def test_constants_that_spark_does_not_fold(spark: SparkSession, expression: str) -> None:
-    folding = "org.apache.spark.sql.catalyst.optimizer.ConstantFolding"
-    with conf(spark, {"spark.sql.optimizer.excludedRules": folding}):
-        assert_same_rows(spark, f"select id, {expression} from range(2)")
+_CASTS = [
+    f"cast({text} as {kind})"
+    for text in ("s", "u", "w", "' 12 '", "'1.5'", "'2024-1-5'", "'t'")
+    for kind in (
+        "tinyint",
+        "int",
+        "bigint",
+        "double",
+        "decimal(5,2)",
+        "boolean",
+        "date",
+        "timestamp",
+        "binary",
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "values", ["'aXb é' s, '12' u, null w, 2 n, x'ff' b", "'' s, '' u, 'a' w, 0 n, x'' b"]
+)
+@pytest.mark.parametrize(
+    "expressions",
+    [
+        ["concat_ws(',')", "flatten(array(array(1, 2), null, array(3)))", "size(array(null, array(1)))"],
+        [text for text in _TEXTS if text not in _LEFT_OUT],
+        _CASTS,
+        [
+            "split_part(s, '', 1)", "split_part(s, '', -1)", "split_part(w, '', 1)", "initcap(s)", "rlike(s, 'é$')",
+            "regexp_replace(s, '(?i)É', 'e')", "regexp_extract(s, 'b.$', 0)", "to_timestamp(u, 'HH')",
+            "to_timestamp(s, 'yyyy-MM-dd')", "unix_timestamp(s, 'yyyy')", "left(s, w)", "positive(s)",
+        ],
+    ],
+    ids=["empty", "texts", "casts", "partly native"],
+)  # fmt: skip
+def test_constants_that_spark_does_not_fold(spark: SparkSession, expressions: list[str], values: str) -> None:
+    columns = ", ".join(f"{text} v{number}" for number, text in enumerate(expressions))
+    with conf(spark, {"spark.sql.optimizer.excludedRules": _FOLDING, "spark.sql.ansi.enabled": "false"}):
+        assert_same_rows(spark, f"select id, {columns} from (select id, {values} from range(2))")
 
 
 def test_in_whole_queries(spark: SparkSession, tmp_path: Path) -> None:

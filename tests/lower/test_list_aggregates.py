@@ -133,6 +133,11 @@ def test_several_extremes(tables: SparkSession) -> None:
     assert_same_rows(
         tables, "select k, max_by(s, id, 3), min_by(id, id, 2), max_by(struct(s, f), id, 1) from t group by k"
     )
+    # Groups without values, and no rows at all.
+    assert_same_rows(
+        tables, "select k, max_by(s, if(k % 2 = 0, id, null), 3), min_by(s, id, 2) from t group by k"
+    )
+    assert_same_rows(tables, "select max_by(struct(s, id), id, 2) from t where id < 0")
     # Of equal ranks Spark keeps those that come first.
     assert_same_rows(tables, "select max_by(id, k, 4) from t", native=False)
     # The first two of a rank are equal, and another of it is not.

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -84,6 +86,33 @@ def test_a_query_without_end_raises_the_error_of_spark(spark: SparkSession) -> N
             spark.sql(
                 "with recursive r(n) as (select 1 union all select n + 1 from r) select * from r"
             ).collect()
+
+
+_LIMITED = "with recursive r(n) {levels} as (select 1 union all select n + 1 from r where n < {last}) select n from r"
+
+
+def _outcome(spark: SparkSession, query: str) -> list[int] | str:
+    try:
+        return sorted(row.n for row in spark.sql(query).collect())
+    except (PySparkException, Py4JJavaError) as error:
+        return re.findall("RECURSION_[A-Z]+_LIMIT_EXCEEDED", str(error))[0]
+
+
+@pytest.mark.parametrize("rows", ["8", "-1"])
+@pytest.mark.parametrize("last", [3, 4, 5, 7, 8, 9])
+def test_queries_that_just_reach_a_limit(spark: SparkSession, last: int, rows: str) -> None:
+    """What stays within the limits of Spark is native, also with LIMIT; beyond them the error is Spark's."""
+    settings = {"spark.sql.cteRecursionRowLimit": rows, "spark.sql.cteRecursionLevelLimit": "8"}
+    with conf(spark, settings):
+        for levels in ("", "max recursion level 4"):
+            for limit in ("", " limit 3", " limit 4", " limit 5", " limit 9", " limit all"):
+                query = _LIMITED.format(levels=levels, last=last) + limit
+                with conf(spark, {"spark.volley.enabled": "false"}):
+                    expected = _outcome(spark, query)
+                assert _outcome(spark, query) == expected, query
+                report = volley.last_query(spark)
+                assert report is not None
+                assert (report.engine == "native") == isinstance(expected, list), query
 
 
 def test_a_random_step_is_left_to_spark(spark: SparkSession) -> None:

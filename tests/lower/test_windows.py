@@ -118,7 +118,14 @@ def test_counter_diff(tables: SparkSession, workers: str) -> None:
     """NULLs are skipped, and resets give NULL, by the counter itself or by its start time."""
     tables.conf.set("spark.volley.local.workers", workers)
     started = "if(id % 7 = 0, null, timestamp_seconds(id div 10))"
-    for counter in ("abs(l)", "if(id % 3 = 0, null, id % 20)", "abs(f)", "abs(m)", "smallint(id % 9)"):
+    for counter in (
+        "abs(l)",
+        "if(id % 3 = 0, null, id % 20)",
+        "abs(f)",
+        "abs(m)",
+        "smallint(id % 9)",
+        "cast(0.1 / (id + 1) as decimal(38,38))",
+    ):
         for arguments in (counter, f"{counter}, {started}"):
             assert_same_rows(
                 tables, f"select id, counter_diff({arguments}) over (partition by k order by id) from t"

@@ -85,6 +85,7 @@ def test_batches_are_made_in_one_place() -> None:
         "lower/functions/arrays.py",
         "lower/functions/lists.py",
         "lower/functions/regexes.py",
+        "lower/functions/strings.py",
         "lower/list_aggregate_programs.py",
         "lower/functions/maps.py",
         "lower/functions/structs.py",

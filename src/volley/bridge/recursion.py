@@ -17,9 +17,6 @@ from volley.plan.subqueries import with_subqueries
 Run = Callable[[Node], AbstractContextManager[Iterator[pa.RecordBatch]]]
 """Runs a native plan. Columns of its batches correspond to its output by position."""
 
-# Near its limits Spark runs the query itself, and raises its own error beyond them.
-_SPARE_LEVELS = 2
-
 
 def run_recursions(plan: Node, run: Run) -> Node:
     """The plan with the rows of its recursive queries in their place."""
@@ -34,15 +31,18 @@ def _run_below(plan: Node, run: Run) -> Node:
 
 
 def _compute(node: Recursion, run: Run) -> LocalRows:
+    """All levels, the first rows being one. Beyond its limits Spark runs the query, and raises its own error."""
     found = level = _collect(node.anchor, run)
     levels = 0
-    # The limit above takes as many of them as it needs.
-    while level and (node.limit is None or _count(found) < node.limit):
+    while level:
         levels += 1
-        if node.level_limit is not None and levels > node.level_limit - _SPARE_LEVELS:
-            raise DataError("a recursive query of as many levels as spark.sql.cteRecursionLevelLimit permits")
-        if node.row_limit is not None and _count(found) > node.row_limit // 2:
-            raise DataError("a recursive query of as many rows as spark.sql.cteRecursionRowLimit permits")
+        if node.level_limit is not None and levels > node.level_limit:
+            raise DataError("a recursive query of more levels than spark.sql.cteRecursionLevelLimit permits")
+        if node.row_limit is not None and _count(found) >= node.row_limit:
+            raise DataError("a recursive query of more rows than spark.sql.cteRecursionRowLimit permits")
+        # The limit above takes as many of them as it needs.
+        if node.limit is not None and _count(found) >= node.limit:
+            break
         level = _collect(_over(node, level), run)
         found = [*found, *level]
     return LocalRows(node.output, to_ipc(found, node.output))

@@ -30,11 +30,10 @@ from volley.formats.stored_columns import constant, read_as
 from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile, StoredColumn
-from volley.plan.types import STRING, contains_any, to_arrow
+from volley.plan.types import STRING, holds_text, to_arrow
 from volley.storage.objects import OpenObject
 
 _ROWS_PER_BATCH = 65_536
-_TEXT = frozenset({STRING})
 _LENGTH_BYTES = 4
 # Footers of wide tables are large.
 _KEPT_FOOTERS = 4_096
@@ -193,7 +192,7 @@ def _column(
     if name is None:
         return constant(stored, column.type, batch.num_rows)
     found = batch.column(name)
-    if contains_any(column.type, _TEXT):
+    if holds_text(column.type):
         # Arrow does not check text when it reads it, and the engine relies on it. Checking decimals takes long.
         texts = found.dictionary if isinstance(found, pa.DictionaryArray) else found
         texts.validate(full=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from volley.batches import make_batch
 from volley.jvm.connection import EvaluationError
-from volley.plan.types import STRING, DataType, contains_any, to_arrow
+from volley.plan.types import DataType, holds_text, to_arrow
 
 Ask = Callable[[pa.RecordBatch, pa.Schema], pa.RecordBatch]
 """Sends arguments to a program, and waits for the batch of its result."""
@@ -53,7 +53,7 @@ class Signature:
         if batch.nbytes > _LARGEST_BYTES:
             raise EvaluationError("a group is larger than a message to the JVM")
         found = ask(batch, pa.schema([("c0", to_arrow(self.result))])).column(0)
-        if contains_any(self.result, frozenset({STRING})):
+        if holds_text(self.result):
             # Spark's strings may hold any bytes, but those of the native engine are UTF-8.
             found.validate(full=True)
         return found

@@ -50,6 +50,10 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     if is_bare:
         # It is always true. Without it DataFusion would not compute the rows below, which may fail.
         frame = frame.filter(col(_total_name(0)) >= literal(pa.scalar(0, pa.int64())))
+    if not keys:
+        # DataFusion moves a condition that reads no column of the aggregate below it, where it would not remove the row
+        # of the totals. It moves none below a limit.
+        frame = frame.limit(1)
     columns = {total: col(_total_name(number)) for number, total in enumerate(totals)}
     finished: list[Expr] = []
     for position, (call, accumulators) in enumerate(zip(node.calls, requested, strict=True)):

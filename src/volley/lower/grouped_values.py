@@ -52,13 +52,14 @@ class GroupedValues:
         """The sum of these numbers, one for each value, by group."""
         return np.bincount(self.groups, weights=numbers, minlength=self.size)
 
-    def lists(self, wanted: pa.ListType) -> pa.ListArray:
-        """The first column as a list for each group; an empty one where a group has no values."""
+    def lists(self, wanted: pa.ListType, *, empty_is_null: bool = False) -> pa.ListArray:
+        """The first column as a list for each group; an empty one, or NULL, where a group has no values."""
         offsets = np.concatenate(([0], np.cumsum(self.counts))).astype(np.int32)
         (values, *_) = self.columns
         if values.type != wanted.value_type:
             values = values.cast(wanted.value_type)
-        return pa.ListArray.from_arrays(pa.array(offsets), values, type=wanted)
+        nulls = pa.array(~self.present) if empty_is_null else None
+        return pa.ListArray.from_arrays(pa.array(offsets), values, type=wanted, mask=nulls)
 
 
 def group_values(lists: pa.ListArray, is_row: bool) -> GroupedValues:

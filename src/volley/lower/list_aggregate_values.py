@@ -52,8 +52,6 @@ def extremes_by(call: AggregateCall) -> Finish:
 
     def finish(grouped: GroupedValues) -> pa.Array:
         present = drop_nulls(grouped, [1])
-        if not present.present.all():
-            raise ExactnessError("a group without values")
         values, by = present.columns
         codes = order_codes(by, not largest)
         order = np.lexsort((codes, present.groups))
@@ -66,7 +64,7 @@ def extremes_by(call: AggregateCall) -> Finish:
         competes = kept[np.maximum.accumulate(begins)]
         if np.any(tied & competes[1:] & (np.diff(same) != 0)):
             raise ExactnessError("several rows with the same rank, whose values differ")
-        return present.take(order[kept]).lists(wanted)
+        return present.take(order[kept]).lists(wanted, empty_is_null=True)
 
     return finish
 

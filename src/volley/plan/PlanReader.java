@@ -515,16 +515,20 @@ public final class PlanReader {
             }
         }
 
-        /** An expression, or lists and options of them. */
+        /** An expression, or lists and options of them. The projections of an Expand may all be empty lists. */
         private static boolean holdsExpressions(Object value) {
             if (value instanceof scala.Some) {
                 return holdsExpressions(((scala.Some) value).value());
             }
             if (value instanceof scala.collection.Seq) {
                 scala.collection.Seq list = (scala.collection.Seq) value;
-                return !list.isEmpty() && holdsExpressions(list.apply(0));
+                return !list.isEmpty() && (isEmptyList(list.apply(0)) || holdsExpressions(list.apply(0)));
             }
             return value instanceof Expression;
+        }
+
+        private static boolean isEmptyList(Object value) {
+            return value instanceof scala.collection.Seq && ((scala.collection.Seq) value).isEmpty();
         }
 
         private void expressions(String name, Object value, Text out) {

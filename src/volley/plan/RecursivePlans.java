@@ -68,7 +68,9 @@ public final class RecursivePlans {
             String rows = loop.limit().isDefined() ? loop.limit().get().toString() : "-1";
             String levels = loop.maxDepth().isDefined()
                     ? loop.maxDepth().get().toString() : conf.getConfString("spark.sql.cteRecursionLevelLimit");
-            return rows + "," + levels + "," + conf.getConfString("spark.sql.cteRecursionRowLimit");
+            // LIMIT ALL is -1, too.
+            String most = loop.limit().isDefined() ? "-1" : conf.getConfString("spark.sql.cteRecursionRowLimit");
+            return rows + "," + levels + "," + most;
         }
 
         private SparkPlan physical(LogicalPlan plan) {

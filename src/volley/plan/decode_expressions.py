@@ -48,6 +48,7 @@ from volley.plan.types import (
     DataType,
     DecimalType,
     StructType,
+    is_collated,
     parse_type,
 )
 from volley.spark_versions.registry import current
@@ -106,7 +107,7 @@ def scalar(text: str | bool | None, data_type: DataType) -> Scalar:
         return None
     if not isinstance(text, str):
         raise CaptureError(f"a value of type {data_type} is not readable.")
-    if data_type == STRING:
+    if data_type == STRING or is_collated(data_type):
         return text
     if data_type == BINARY:
         return bytes.fromhex(text)

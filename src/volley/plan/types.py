@@ -71,7 +71,10 @@ class MapType:
 
 @dataclass(frozen=True)
 class OpaqueType:
-    """A type whose values native operators pass on, but neither compare nor compute with: `variant`, `interval`."""
+    """A type whose values native operators pass on, but neither compare nor compute with.
+
+    `variant`, `interval`, and text with a collation, such as `string collate UTF8_LCASE`.
+    """
 
     name: str
 
@@ -81,7 +84,7 @@ class OpaqueType:
 
 @dataclass(frozen=True)
 class OtherType:
-    """A Spark type without a native form (user-defined types, collated strings)."""
+    """A Spark type without a native form, such as user-defined types."""
 
     name: str
 
@@ -149,6 +152,8 @@ _OPAQUE = {
     VARIANT: pa.struct([pa.field("value", pa.binary(), False), pa.field("metadata", pa.binary(), False)]),
     CALENDAR_INTERVAL: pa.month_day_nano_interval(),
 }
+_COLLATED = "string collate "
+_UNKNOWN_COLLATION = "string collate null"
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 
@@ -163,7 +168,7 @@ def parse_type(value: Any) -> DataType:
         if match := _DECIMAL.fullmatch(value):
             return DecimalType(int(match[1]), int(match[2]))
         simple, opaque = SimpleType(value), OpaqueType(value)
-        if opaque in _OPAQUE:
+        if opaque in _OPAQUE or (is_collated(opaque) and value != _UNKNOWN_COLLATION):
             return opaque
         return simple if simple in _ARROW else OtherType(value)
     if value.get("type") == "struct":
@@ -180,6 +185,16 @@ def parse_type(value: Any) -> DataType:
             parse_type(value["keyType"]), parse_type(value["valueType"]), value["valueContainsNull"]
         )
     return OtherType(str(value.get("type", value)))
+
+
+def is_collated(data_type: DataType) -> bool:
+    """Whether the type is text that Spark compares by a collation: equal values may have different bytes."""
+    return isinstance(data_type, OpaqueType) and data_type.name.startswith(_COLLATED)
+
+
+def holds_text(data_type: DataType) -> bool:
+    """Whether there is text in values of this type, which must be UTF-8."""
+    return _holds(data_type, lambda part: part == STRING or is_collated(part))
 
 
 def merge_nullability(one: DataType, other: DataType) -> DataType:
@@ -234,7 +249,7 @@ def is_shared(data_type: DataType) -> bool:
 def is_stored(data_type: DataType) -> bool:
     """Whether Parquet files of Spark hold values of this type as we do: intervals are numbers there, too."""
     return is_carried(data_type) and not _holds(
-        data_type, lambda part: isinstance(part, OpaqueType) or part in TIMES
+        data_type, lambda part: (isinstance(part, OpaqueType) and not is_collated(part)) or part in TIMES
     )
 
 
@@ -248,7 +263,9 @@ def is_given_to_functions(data_type: DataType) -> bool:
 
     pyarrow has no intervals of months. Spark takes every time that a function returns for a `time(6)`.
     """
-    return is_carried(data_type) and not contains_any(data_type, _NOT_IN_FUNCTIONS)
+    return is_carried(data_type) and not _holds(
+        data_type, lambda part: part in _NOT_IN_FUNCTIONS or is_collated(part)
+    )
 
 
 def is_collected(data_type: DataType) -> bool:
@@ -267,6 +284,11 @@ def _is_of_our_own(data_type: DataType) -> bool:
 def is_comparable(data_type: DataType) -> bool:
     """Whether the native engine can tell equal values of this type, or inside of it, from others."""
     return not _holds(data_type, lambda part: isinstance(part, MapType | OpaqueType | OtherType))
+
+
+def is_exact(data_type: DataType) -> bool:
+    """Whether equal values of this type have equal bits: neither floats nor texts of a collation."""
+    return not _holds(data_type, lambda part: part in FRACTIONAL or is_collated(part))
 
 
 def _holds(data_type: DataType, test: Callable[[DataType], bool]) -> bool:
@@ -321,7 +343,7 @@ def to_arrow(data_type: DataType) -> pa.DataType:
         case MapType(key, value, contains_null):
             return pa.map_(to_arrow(key), pa.field("value", to_arrow(value), contains_null))
         case OpaqueType():
-            return _OPAQUE[data_type]
+            return pa.string() if is_collated(data_type) else _OPAQUE[data_type]
         case OtherType(name):
             raise TypeError(f"{name} has no Arrow type in Volley; the support table must refuse it first")
 

@@ -13,6 +13,7 @@ from volley.plan.expressions import (
     AggregateCall,
     Call,
     Expression,
+    InSubquery,
     ScalarSubquery,
     WindowCall,
     children,
@@ -62,6 +63,8 @@ def check_itself(expression: Expression) -> Unsupported | None:
     if isinstance(expression, ScalarSubquery) and not is_comparable(expression.type):
         # Its result becomes a constant of the plan, and there are none of maps.
         return Unsupported(Reason.DATA_TYPE, "ScalarSubquery", str(expression.type))
+    if isinstance(expression, InSubquery) and not is_comparable(expression.value.type):
+        return Unsupported(Reason.ARGUMENT_TYPES, "InSubquery", str(expression.value.type))
     if not isinstance(expression, Call):
         return None
     if expression.function in PARTITION_FUNCTIONS:

@@ -30,7 +30,7 @@ from volley.plan.expressions import (
     class_of,
 )
 from volley.plan.nodes import Aggregate
-from volley.plan.types import FRACTIONAL, contains_any
+from volley.plan.types import is_exact
 
 _ANY_ORDER = frozenset(
     {"BitmapConstructAgg", "BitmapOrAgg", "BitmapAndAgg", "BloomFilterAggregate", "CountMinSketchAgg"}
@@ -39,8 +39,8 @@ _ANY_ORDER = frozenset(
     # As with sums, the order of floats changes the last bits.
     | {"Product", "StddevSamp", "StddevPop", "VarianceSamp", "VariancePop"}
 )
-# Equal floats may have different bits, and any of them may be the result.
-_ANY_ORDER_BUT_FLOATS = frozenset({"Min", "Max", "Percentile", "PercentileDisc"})
+# Equal floats, and equal texts of a collation, may have different bits, and any of them may be the result.
+_ANY_ORDER_OF_EXACT_VALUES = frozenset({"Min", "Max", "Percentile", "PercentileDisc"})
 USER_DEFINED = frozenset({"ScalaUDAF", "ScalaAggregator", "HiveUDAFFunction"})
 """The aggregate functions of users."""
 
@@ -76,9 +76,8 @@ def kind_in_any_order(call: Call) -> str | None:
         return None
     if name in _ANY_ORDER or name in ORDER_FREE_RESULTS:
         return JVM_AGGREGATE
-    if name in _ANY_ORDER_BUT_FLOATS:
-        floats = any(contains_any(argument.type, FRACTIONAL) for argument in call.arguments[:1])
-        return None if floats else JVM_AGGREGATE
+    if name in _ANY_ORDER_OF_EXACT_VALUES:
+        return JVM_AGGREGATE if all(is_exact(argument.type) for argument in call.arguments[:1]) else None
     return JVM_ORDERED_AGGREGATE
 
 

@@ -6,7 +6,8 @@ arithmetic fails if the bits overflow, but not the precision, so there are three
 
     the exact result has at most 38 digits         128 bits, nothing to check
     only the precision is capped at 38             128 bits, then check the digits; fails early
-    the scale is reduced too, or overflow is NULL  256 bits, then a cast that rounds and checks
+    the scale is reduced too, overflow is NULL,    256 bits, then a cast that rounds and checks
+    or no digit is left before the point
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def add_subtract_multiply(call: Call, arguments: list[Expr]) -> Expr:
         arguments = [at_scale(*pair, scale) for pair in zip(call.arguments, arguments, strict=True)]
     if digits <= _MAX_DIGITS or fits(call):
         return _compute(call.function, *arguments).cast(to_arrow(result))
-    if scale == result.scale and call.mode is EvalMode.ANSI:
+    if scale == result.scale < result.precision and call.mode is EvalMode.ANSI:
         return check_precision(_compute(call.function, *arguments), result)
     wide = [
         expr.cast(pa.decimal256(_WIDE_DIGITS, decimal_type(part.type).scale))
@@ -167,8 +168,9 @@ def whole(call: Call, value: Expr, function: Callable[[Expr], Expr]) -> Expr:
     source = decimal_type(call.arguments[0].type)
     if source.scale == 0:
         return value.cast(to_arrow(call.type))
-    roomy = value.cast(pa.decimal128(min(source.precision + 1, _MAX_DIGITS), source.scale))
-    return function(roomy).cast(to_arrow(call.type))
+    digits = source.precision + 1
+    roomy = (pa.decimal128 if digits <= _MAX_DIGITS else pa.decimal256)(digits, source.scale)
+    return function(value.cast(roomy)).cast(to_arrow(call.type))
 
 
 @translates("CheckOverflow", fails=always)

@@ -174,7 +174,10 @@ def split_part(call: Call, arguments: list[Expr]) -> Expr:
 @cache
 def _split(delimiter: str, wanted: pa.DataType) -> Kernel:
     def run(texts: pa.Array) -> pa.Array:
-        return pc.split_pattern(texts, delimiter).cast(wanted)
+        if delimiter:
+            return pc.split_pattern(texts, delimiter).cast(wanted)
+        whole = pa.array(range(len(texts) + 1), pa.int32())
+        return pa.ListArray.from_arrays(whole, texts, type=wanted, mask=texts.is_null())
 
     return run
 
