@@ -65,7 +65,18 @@ def conform(array: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(target, len(array), buffers, -1, array.offset, [values])
     if pa.types.is_map(target) and pa.types.is_map(array.type):
         children = [conform(array.keys, target.key_type), conform(array.items, target.item_type)]
-        fields = [target.key_field, target.item_field]
-        entries = pa.StructArray.from_arrays(children, fields=fields)
-        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], -1, array.offset, [entries])
+        return _of_entries(array, target, children, [target.key_field, target.item_field])
     return array.cast(target)
+
+
+def list_entries(maps: pa.MapArray) -> pa.ListArray:
+    """The maps as lists of their entries. A cast would refuse NULL structs of fields that are never NULL."""
+    fields = [maps.type.key_field, maps.type.item_field]
+    return _of_entries(maps, pa.list_(pa.struct(fields)), [maps.keys, maps.items], fields)
+
+
+def _of_entries(
+    maps: pa.MapArray, target: pa.DataType, children: list[pa.Array], fields: list[pa.Field]
+) -> pa.Array:
+    entries = pa.StructArray.from_arrays(children, fields=fields)
+    return pa.Array.from_buffers(target, len(maps), maps.buffers()[:2], -1, maps.offset, [entries])

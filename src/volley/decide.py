@@ -45,6 +45,7 @@ from volley.plan.partition_values import depends_on_partitions
 from volley.plan.reader import Reading
 from volley.plan.recursive_plans import RECURSION, mark_inputs, read_recursion, replace_leaves
 from volley.plan.types import is_collected
+from volley.signal_handlers import find_interruption
 from volley.spark_versions.registry import current
 from volley.splits.datasource import NotPortable, make_plan_portable
 from volley.support.check import NodeVerdict, Verdict, check
@@ -219,6 +220,8 @@ class Decider:
         except (VolleyError, PySparkException, Py4JError):
             raise
         except Exception as error:  # a defect of ours, which must not cost the query
+            if find_interruption(error) is not None:
+                raise
             defect = EngineError.of_defect(error)
             _log.warning("Volley failed to plan a query, and Spark runs it: %s", defect, exc_info=error)
             return self._on_spark(Unsupported(Reason.FAILED, self._what, defect.message), planned)

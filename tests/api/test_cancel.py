@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
+import pytest
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
@@ -14,6 +18,7 @@ import volley
 from helpers.waiting import eventually
 from volley.errors import QueryCancelled
 from volley.query import session_state
+from volley.testing.session import conf
 
 # Far longer than any test: only a cancellation ends it in time.
 ENDLESS = "select count(*) from range(1000000000000) where (id * 3) % 7 = 3"
@@ -97,6 +102,51 @@ def test_what_stops_spark_jobs_stops_native_queries(spark: SparkSession) -> None
             assert isinstance(stopped, list)
             assert len(stopped) == 1
     assert spark.interruptAll() == []
+    assert_usable(spark)
+
+
+class TimeLimit(Exception):
+    """What a program's own signal handler raises."""
+
+
+class Alarm:
+    def __call__(self, number: int, frame: object) -> None:
+        raise TimeLimit
+
+
+def raise_time_limit(number: int, frame: object) -> None:
+    raise TimeLimit
+
+
+HANDLERS = {
+    "a function": raise_time_limit,
+    "an object": Alarm(),
+    "a part of a function": partial(raise_time_limit),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS.values(), ids=HANDLERS)
+def test_a_signal_handler_that_raises_ends_the_query(
+    spark: SparkSession, handler: Callable[[int, object], None]
+) -> None:
+    previous = signal.signal(signal.SIGUSR1, handler)
+
+    def alarm() -> None:
+        eventually(lambda: running(spark))
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    thread = threading.Thread(target=alarm, daemon=True)
+    thread.start()
+    try:
+        with pytest.raises(TimeLimit), conf(spark, {"spark.volley.fallback": "error"}):
+            spark.sql(ENDLESS).collect()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, previous)
+    report = volley.last_query(spark)
+    assert report is not None
+    assert (report.engine, report.outcome) == ("native", "failed")
+    eventually(is_idle)
     assert_usable(spark)
 
 

@@ -29,10 +29,24 @@ COLUMNS = {
     "all kinds of values": "struct(text, t, cast(t as date) d, cast(id as decimal(20, 4)) n, id / 3 f, id = 1 q,"
     " encode(text, 'utf-8') b, cast(t as timestamp_ntz) z, interval '1 02:03:04.5' day to second i) s",
 }
+
+
+def to_pandas(frame: DataFrame, structs: str, *, arrow: bool = True) -> Any:
+    settings = {
+        "spark.sql.execution.arrow.pyspark.enabled": str(arrow).lower(),
+        "spark.sql.execution.pandas.structHandlingMode": structs,
+    }
+    with conf(frame.sparkSession, settings):
+        return cast("Any", frame.toPandas()).values.tolist()
+
+
 ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),
     "toArrow": lambda frame: (frame.toArrow().schema, frame.toArrow().to_pylist()),
-    "toPandas": lambda frame: cast("Any", frame.toPandas()).values.tolist(),
+    "toPandas": lambda frame: to_pandas(frame, "legacy"),
+    "toPandas with structs as rows": lambda frame: to_pandas(frame, "row"),
+    "toPandas with structs as dicts": lambda frame: to_pandas(frame, "dict"),
+    "toPandas without Arrow": lambda frame: to_pandas(frame, "dict", arrow=False),
     "take": lambda frame: frame.take(2),
     "tail": lambda frame: frame.tail(2),
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
@@ -52,6 +66,9 @@ def answer(action: Callable[[DataFrame], Any], frame: DataFrame) -> Any:
         return repr(action(frame))
     except PySparkException as error:
         return error.getCondition()
+    except ValueError as error:
+        # PySpark cannot make a pandas column of some values.
+        return str(error)
 
 
 @pytest.mark.parametrize(("columns", "action"), every(3, product(COLUMNS, ACTIONS)))

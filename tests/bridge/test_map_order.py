@@ -33,7 +33,8 @@ _DRAWN = "map_from_arrays(transform(reverse(sequence(1L, n)), x -> {}), sequence
 _OF_EACH_TYPE = ", ".join(_DRAWN.format(key) for key in _KEYS.values())
 _NESTED = (
     "array(m, null, m), struct(m, n), map('z', m, 'a', null, 'm', m), if(n % 3 = 0, null, m), if(n % 2 = 0, map(), m), "
-    "if(n % 2 = 0, null, array(struct(m as x)))"
+    "if(n % 2 = 0, null, array(struct(m as x))), map('y', if(n % 3 = 0, null, struct(n)), 'b', struct(n)), "
+    "map('k', if(n % 3 = 0, null, parse_json(string(n))))"
 )
 
 

@@ -63,9 +63,9 @@ def files(request: pytest.FixtureRequest, spark: SparkSession, folder: Path) -> 
         yield spark
 
 
-def check(spark: SparkSession, frames: Frames) -> pa.Table:
+def check(spark: SparkSession, frames: Frames, *, ordered: bool = True) -> pa.Table:
     """A frame is planned once for both: a seed that is not given is that of the plan."""
-    return assert_same_rows(spark, frames(spark), ordered=False, tolerance=0.0)
+    return assert_same_rows(spark, frames(spark), ordered=ordered, tolerance=0.0)
 
 
 def slices(spark: SparkSession) -> DataFrame:
@@ -132,6 +132,10 @@ ROWS: dict[str, Frames] = {
 }
 
 
+UNORDERED = {"union of samples", "with itself", "joined", "grouped"}
+"""Rows whose order is not that of partitions."""
+
+
 @pytest.mark.since("4.0")
 def test_random_texts(spark: SparkSession) -> None:
     calls = ("randstr(5, 3) a", "randstr(12, 7) b", "randstr(0, 3) c", "randstr(4) d")
@@ -140,7 +144,22 @@ def test_random_texts(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_values_are_those_of_sparks_partitions(spark: SparkSession, name: str) -> None:
-    check(spark, ROWS[name])
+    check(spark, ROWS[name], ordered=name not in UNORDERED)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda spark: slices(spark).selectExpr(*COLUMNS).limit(7),
+        lambda spark: slices(spark).sample(fraction=0.4, seed=4).offset(50).limit(60),
+        lambda spark: slices(spark).selectExpr(*COLUMNS).where("r < 0.1").limit(40).selectExpr("id + m", "p"),
+        lambda spark: (
+            slices(spark).selectExpr(*COLUMNS).limit(300).groupBy("p").agg(F.sum("id")).orderBy("p")
+        ),
+    ],
+)
+def test_a_limit_takes_the_rows_of_the_first_partitions(spark: SparkSession, rows: Frames) -> None:
+    check(spark, rows)
 
 
 FILE_ROWS: dict[str, Frames] = {
@@ -167,7 +186,7 @@ FILE_ROWS: dict[str, Frames] = {
 
 @pytest.mark.parametrize("name", FILE_ROWS)
 def test_values_are_those_of_parts_of_files(files: SparkSession, name: str) -> None:
-    check(files, FILE_ROWS[name])
+    check(files, FILE_ROWS[name], ordered=name not in UNORDERED)
 
 
 def test_row_numbers_follow_partitions(files: SparkSession) -> None:
@@ -181,8 +200,8 @@ def test_row_numbers_follow_partitions(files: SparkSession) -> None:
 
 def test_several_workers_compute_the_same(files: SparkSession) -> None:
     with conf(files, DISTRIBUTED_SETTINGS | {"spark.volley.local.workers": "3"}):
-        check(files, FILE_ROWS["grouped"])
-        check(files, ROWS["joined"])
+        check(files, FILE_ROWS["grouped"], ordered=False)
+        check(files, ROWS["joined"], ordered=False)
 
 
 def test_an_early_end_stops_the_partitions(files: SparkSession) -> None:

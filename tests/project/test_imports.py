@@ -41,6 +41,7 @@ ORDER = [
     "identity_cache",
     "lru_cache",
     "run_ends",
+    "signal_handlers",
     "times",
     "storage",
     "plan",

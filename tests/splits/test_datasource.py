@@ -244,6 +244,48 @@ def test_a_source_that_takes_filters_is_read_by_the_reader_that_took_them(spark:
             assert_same_rows(spark, f"select m, count(*) from filtered where {condition} group by m")
 
 
+def plain_source() -> type[DataSource]:
+    """A source of the program."""
+
+    class Reader(DataSourceReader):
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+            yield (1,)
+
+    class Plain(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ones"
+
+        def schema(self) -> str:
+            return "n int"
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader()
+
+    return Plain
+
+
+@pytest.mark.since("4.1")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.pyspark.worker.logging.enabled", "true"),
+        ("spark.sql.pyspark.dataSource.profiler", "perf"),
+    ],
+)
+def test_a_source_that_the_session_observes_is_read_by_spark(
+    spark: SparkSession, key: str, value: str
+) -> None:
+    registered(spark, plain_source())
+    assert_same_rows(spark, "select n from ones")
+    with conf(spark, {key: value}):
+        assert spark.table("ones").collect() == [(1,)]
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "spark"
+    assert key in str(report.reasons[0])
+
+
 class TestEstimates:
     def tasks(self, spark: SparkSession, **estimates: Any) -> int:
         source = type("Sized", (Numbers,), {"name": classmethod(lambda cls: "sized"), **estimates})

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from volley.batches import list_entries
+
 
 def order_entries(table: pa.Table) -> pa.Table:
     """The table, with the entries of its maps in the order of Spark's dicts, at any depth.
@@ -48,7 +50,7 @@ def _ordered(array: pa.Array) -> pa.Array:
         lengths, values = _parts(array)
         return pa.ListArray.from_arrays(_offsets(lengths), _ordered(values), type=kind, mask=absent)
     # Arrow has these kernels for lists only.
-    lengths, entries = _parts(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+    lengths, entries = _parts(list_entries(array))
     places = _places(entries.field(0), lengths)
     if places is not None:
         entries = entries.take(places)

@@ -15,6 +15,7 @@ from volley.batches import conform
 from volley.bridge.ambiguous_times import mark_folds
 from volley.bridge.map_order import order_entries
 from volley.bridge.row_conversion import convert_rows
+from volley.bridge.variants import make_variants_mutable
 from volley.errors import DataError
 from volley.spark_versions.registry import current
 
@@ -27,7 +28,7 @@ def to_rows(table: pa.Table, schema: StructType, **options: Any) -> list[Row]:
     # PySpark looks fields of structs up by name, and expects these distinct ones where a name repeats.
     table = order_entries(_with_distinct_fields(table))
     try:
-        return mark_folds(_conversion()(table, schema, **options), table)
+        return mark_folds(make_variants_mutable(_conversion()(table, schema, **options), schema), table)
     except OverflowError as error:
         raise DataError(f"a value of the result is outside Python's range: {error}.") from error
 

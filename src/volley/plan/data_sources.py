@@ -12,6 +12,9 @@ from volley.plan.nodes import HERE, Node, SourceScan
 from volley.spark_versions.registry import current
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+# How a session observes the processes in which Spark reads. Volley reads in its own.
+_LOGGING = "spark.sql.pyspark.worker.logging.enabled"
+_PROFILER = "spark.sql.pyspark.dataSource.profiler"
 _PYTHON_SCAN = "org.apache.spark.sql.execution.datasources.v2.python.PythonScan"
 
 
@@ -20,6 +23,8 @@ def batch_scan(operator: Operator, gateway: Java, scan: Java) -> Node:
     source = scan.scan()
     if source.getClass().getName() != _PYTHON_SCAN:
         return unknown(operator, source.getClass().getSimpleName())
+    if observed := _find_observer(scan):
+        return unknown(operator, f"{observed} is set")
     made = _field(_field(source, "ds"), "dataSourceInPython")
     if made is None:
         raise CaptureError("a Python data source was planned but never instantiated.")
@@ -33,6 +38,14 @@ def batch_scan(operator: Operator, gateway: Java, scan: Java) -> Node:
         columns=tuple(attribute.name for attribute in output),
         output=output,
     )
+
+
+def _find_observer(scan: Java) -> str | None:
+    """The setting by which the session observes how a source is read."""
+    conf = scan.conf()
+    if str(conf.getConfString(_LOGGING, "false")).lower() == "true":
+        return _LOGGING
+    return _PROFILER if conf.contains(_PROFILER) else None
 
 
 def _pushed_reader(scan: Java, source: Java) -> list[str]:

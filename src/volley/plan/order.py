@@ -43,6 +43,7 @@ from volley.plan.nodes import (
     Generate,
     Limit,
     Node,
+    PartitionedRows,
     Partitioning,
     Project,
     Sort,
@@ -169,6 +170,31 @@ def _sort_ranges_below(node: Node) -> Node:
             return replace(node, whole=True) if by_range else node
         case _ if traits_of(node).keeps_order:
             return with_children(node, tuple(map(_sort_ranges_below, node.children)))
+        case _:
+            return node
+
+
+def order_partitions(plan: Node) -> Node:
+    """Have the rows of Spark's partitions come one partition after the other, where this order can be seen.
+
+    Spark returns them so, and a LIMIT takes the first rows of the first partitions.
+    """
+    plan = transform(plan, _order_partitions_below_limit)
+    return plan if isinstance(plan, WriteFiles) else _order_partitions_below(plan)
+
+
+def _order_partitions_below_limit(node: Node) -> Node:
+    return replace(node, child=_order_partitions_below(node.child)) if isinstance(node, Limit) else node
+
+
+def _order_partitions_below(node: Node) -> Node:
+    match node:
+        case PartitionedRows():
+            return replace(node, ordered=True)
+        case Generate() | Limit():
+            return replace(node, child=_order_partitions_below(node.child))
+        case _ if traits_of(node).keeps_order:
+            return with_children(node, tuple(map(_order_partitions_below, node.children)))
         case _:
             return node
 

@@ -69,7 +69,8 @@ class PartitionedRows:
 
     `plan` contains only operators that keep partitions and the order of rows, and leaves whose partitions are known
     (`plan.partition_values`). It runs once for each of them, one stream that keeps the order. `values` are calls of the
-    functions in `PARTITION_FUNCTIONS`. `first` is Spark's number of the first partition.
+    functions in `PARTITION_FUNCTIONS`. `first` is Spark's number of the first partition. `ordered`: the partitions come
+    one after the other.
 
     A leaf, because no pass may change which rows its plan has, or their order.
     """
@@ -77,6 +78,7 @@ class PartitionedRows:
     plan: Node
     values: tuple[Alias, ...]
     first: int = 0
+    ordered: bool = False
 
     children = ()
 

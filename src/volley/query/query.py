@@ -53,6 +53,7 @@ from volley.query import session_state
 from volley.query.interrupts import job_tag, labels_of
 from volley.query.native_run import NativeRun
 from volley.session_settings import read_settings
+from volley.signal_handlers import find_interruption
 from volley.spark_versions.registry import current
 from volley.support.reasons import Engine, Reason, Unsupported
 
@@ -297,6 +298,8 @@ class Query:
         """
         if isinstance(error, _NOT_REPLAYED):
             raise error
+        if (interruption := find_interruption(error)) is not None:
+            raise interruption
         if self._committing or self._native_run.writer_began:
             # A table may have been changed already.
             raise error

@@ -30,7 +30,7 @@ from volley.session import connect_interrupts
 from volley.session.connect_interrupts import interruptible
 from volley.session.intercepts import show_string
 from volley.session_settings import SEAM, read_enabled_option
-from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.arrow import arrow_schema, sent_schema
 from volley.spark_versions.classic import ClassicDataFrame
 
 # The client's method yields the schema, then batches of rows.
@@ -118,7 +118,7 @@ def answer(
 
     def native(result: NativeResult) -> Answer:
         on_start()
-        schema = arrow_schema(frame.schema)
+        schema = sent_schema(frame.schema)
         table = result.last_rows(relation.tail.limit, schema) if kind == "tail" else result.table(schema)
         return use(Rows(frame.schema, table))
 

@@ -35,7 +35,7 @@ from volley.bridge.rows import to_rows
 from volley.bridge.writer_commands import insert_command, save_as_table_command, save_command
 from volley.plan.jvm import Java, copy_with
 from volley.query import actions
-from volley.spark_versions.arrow import arrow_schema
+from volley.spark_versions.arrow import arrow_schema, sent_schema
 from volley.spark_versions.classic import ClassicDataFrame, local_frame, plan_frame
 from volley.spark_versions.registry import current
 
@@ -85,7 +85,7 @@ def _collect_as_arrow(
 
     def native(result: NativeResult) -> list[pa.RecordBatch]:
         # The schema that Spark's own Arrow has here: toArrow and toPandas build on it.
-        schema = arrow_schema(frame.schema, prefers_large_types=large)
+        schema = sent_schema(frame.schema, prefers_large_types=large)
         batches = list(result.table(schema).to_batches())
         if batches or empty_list_if_zero_records:
             return [batch for batch in batches if batch.num_rows] or batches[:1]

@@ -24,6 +24,18 @@ def arrow_schema(schema: StructType, *, prefers_large_types: bool = False) -> pa
     return convert(schema, prefers_large_types=prefers_large_types, **current().arrow_schema_arguments)
 
 
+def sent_schema(schema: StructType, *, prefers_large_types: bool = False) -> pa.Schema:
+    """The same, as Spark sends batches to Python: fields of a struct that share a name have numbers in theirs."""
+    from pyspark.sql.pandas.types import _deduplicate_field_names
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [
+        StructField(field.name, _deduplicate_field_names(field.dataType), field.nullable, field.metadata)
+        for field in schema
+    ]
+    return arrow_schema(StructType(fields), prefers_large_types=prefers_large_types)
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
     """The Spark schema of Arrow batches. Timestamps without a time zone stay so."""
     from pyspark.sql.pandas.types import from_arrow_schema

@@ -26,7 +26,7 @@ from volley.plan.nodes import (
     walk,
     with_children,
 )
-from volley.plan.order import is_ordered, make_order_explicit, order_result, sort_ranges
+from volley.plan.order import is_ordered, make_order_explicit, order_partitions, order_result, sort_ranges
 from volley.plan.subqueries import plans_in, with_subqueries
 from volley.stages.exchanges import place_exchanges
 from volley.stages.filtered_groups import filter_groups
@@ -59,7 +59,7 @@ def make_stages(plan: Node, workers: int, limits: PlannerLimits) -> StageGraph:
     def arrange(plan: Node) -> Node:
         # Several tasks do not read files in one defined order.
         carrier = OrderCarrier(limits.ordered_files if workers == 1 else 1, limits.ordered_bytes)
-        plan = order_result(make_order_explicit(sort_ranges(plan), carrier), carrier)
+        plan = order_result(make_order_explicit(sort_ranges(order_partitions(plan)), carrier), carrier)
         plan = drop_idle_distinct(drop_idle_sorts(plan))
         plan = join_selective_tables_first(plan)
         plan = rename_reused_halves(plan, is_unsplittable)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue through which threads of a task give batches to DataFusion's streams."""
+"""The queues through which threads of a task give batches to DataFusion's streams."""
 
 from __future__ import annotations
 
@@ -63,6 +63,53 @@ class BatchQueue:
             self._changed.notify_all()
 
     def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+class PartitionQueue:
+    """Queues of partitions, which are filled `width` at a time and read one after the other.
+
+    Threads take the partitions in their order, so the one that is read is always being filled.
+    """
+
+    def __init__(self, limit_bytes: int, partitions: int, width: int) -> None:
+        self._queues = [BatchQueue(limit_bytes // width, 1) for _ in range(partitions)]
+        self._width = width
+        self._read = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def of(self, number: int) -> BatchQueue:
+        """The queue of a partition, when it is near enough to those that are read."""
+        with self._changed:
+            while not self._closed and number >= self._read + self._width:
+                self._changed.wait()
+        return self._queues[number]
+
+    def get(self, timeout_seconds: float) -> pa.RecordBatch | None:
+        """As of a `BatchQueue`."""
+        while self._read < len(self._queues):
+            batch = self._queues[self._read].get(timeout_seconds)
+            if batch is not None:
+                return batch
+            with self._changed:
+                self._read += 1
+                self._changed.notify_all()
+        return None
+
+    def fail(self, error: Exception) -> None:
+        for queue in self._queues:
+            queue.fail(error)
+        self._end_waiting()
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+        self._end_waiting()
+
+    def _end_waiting(self) -> None:
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -5,7 +5,8 @@
     partition 1   plan, one stream   ---->  values of its rows   ---->  queue  ---->  plan above
                                                                        bounded       DataFusion stream
 
-As many partitions run at a time as the task has cores; one if a value depends on the partitions before.
+As many partitions run at a time as the task has cores; one if a value depends on the partitions before. If the order of
+partitions matters, each has a queue of its own, and these are read as one stream.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from volley.lower.streams import StreamTable
 from volley.plan.nodes import PartitionedRows
 from volley.plan.spark_partitions import nth_partition, partition_count
 from volley.stages.row_counts import RowCounts
-from volley.worker.batch_queue import BatchQueue
+from volley.worker.batch_queue import BatchQueue, PartitionQueue
 from volley.worker.engine_threads import engine_threads
 from volley.worker.partition_values import PartitionValues
 from volley.worker.pass_table import Passes, PassTable
@@ -57,7 +58,8 @@ class PartitionStreams:
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
         context = running_context(1, self._memory)
         begin = partial(self._passes.start, partial(self._pass, node, context, width))
-        return PassTable(arrow_schema(node.output), width, begin, self._threads).streams()
+        streams = 1 if node.ordered else width
+        return PassTable(arrow_schema(node.output), streams, begin, self._threads).streams()
 
     def _pass(self, node: PartitionedRows, context: SessionContext, width: int) -> _Pass:
         return _Pass(self, node, context, self._memory, width, self._errors)
@@ -82,7 +84,10 @@ class _Pass:
         width: int,
         errors: list[Exception],
     ) -> None:
-        self.output = BatchQueue(_QUEUE_BYTES, width)
+        count = partition_count(node)
+        self.output = (
+            PartitionQueue(_QUEUE_BYTES, count, width) if node.ordered else BatchQueue(_QUEUE_BYTES, count)
+        )
         self._owner = owner
         self._node = node
         self._context = context
@@ -90,7 +95,7 @@ class _Pass:
         self._errors = errors
         self._schema = arrow_schema(node.output)
         self._values = PartitionValues(tuple(value.child for value in node.values))
-        self._numbers = iter(range(partition_count(node)))
+        self._numbers = iter(range(count))
         self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, name=f"volley-partition-{number}", daemon=True)
@@ -111,15 +116,15 @@ class _Pass:
     def _run(self) -> None:
         try:
             while (number := self._next()) is not None:
+                queue = self.output.of(number) if isinstance(self.output, PartitionQueue) else self.output
                 for batch in self._rows(number):
-                    self.output.put(batch)
+                    queue.put(batch)
+                queue.end_reader()
         except Stopped:
             pass
         except Exception as error:
             self._errors.append(error)
             self.output.fail(error)
-        finally:
-            self.output.end_reader()
 
     def _next(self) -> int | None:
         with self._lock:

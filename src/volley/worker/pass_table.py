@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from volley.batches import empty_batch
 from volley.lower.streams import StreamTable
-from volley.worker.batch_queue import NOTHING, BatchQueue
+from volley.worker.batch_queue import NOTHING, BatchQueue, PartitionQueue
 from volley.worker.engine_threads import EngineThreads
 from volley.worker.split_queue import Stopped
 
@@ -28,7 +28,7 @@ class Pass(Protocol):
     """Rows that are being computed."""
 
     @property
-    def output(self) -> BatchQueue: ...
+    def output(self) -> BatchQueue | PartitionQueue: ...
 
     @property
     def busy(self) -> bool:
