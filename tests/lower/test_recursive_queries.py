@@ -95,7 +95,7 @@ def _outcome(spark: SparkSession, query: str) -> list[int] | str:
     try:
         return sorted(row.n for row in spark.sql(query).collect())
     except (PySparkException, Py4JJavaError) as error:
-        return re.findall("RECURSION_[A-Z]+_LIMIT_EXCEEDED", str(error))[0]
+        return str(re.findall("RECURSION_[A-Z]+_LIMIT_EXCEEDED", str(error))[0])
 
 
 @pytest.mark.parametrize("rows", ["8", "-1"])
