@@ -79,6 +79,19 @@ def answers(connected: Any, query: str) -> tuple[Any, ...]:
     return rows, [type(value) for row in rows[:1] for value in row], frame.toArrow().schema, frame.schema
 
 
+def test_fields_that_share_a_name_have_their_values(connected: Any) -> None:
+    def answers() -> tuple[str, str]:
+        frame = connected.sql("select named_struct('a', id, 'a', string(id)) s from range(3) order by id")
+        return repr(frame.collect()), repr(frame.toPandas().values.tolist())
+
+    connected.conf.set("spark.sql.execution.pandas.structHandlingMode", "dict")
+    native, report = answers(), volley.last_query(connected)
+    assert report is not None
+    assert report.engine == "native"
+    volley.disable(connected)
+    assert native == answers()
+
+
 def test_every_action_is_native(connected: Any) -> None:
     frame = connected.range(50).selectExpr("id", "id % 4 as k")
     engines = []
