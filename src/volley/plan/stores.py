@@ -147,8 +147,15 @@ def _default_check(settings: Java) -> Callable[[str], bool]:
 def configuration_of(scan: Java) -> Java:
     """The configuration of the session to which a scan belongs."""
     if scan.getClass().getSimpleName() == "BatchScanExec":
-        return scan.session().sessionState().newHadoopConf()
+        source = scan.scan()
+        owner = (
+            scan.session() if source.getClass().getSimpleName() == _ICEBERG_SCAN else source.sparkSession()
+        )
+        return owner.sessionState().newHadoopConf()
     return scan.relation().sparkSession().sessionState().newHadoopConf()
+
+
+_ICEBERG_SCAN = "SparkBatchQueryScan"
 
 
 def _as_json(gateway: Java, properties: Java) -> str:

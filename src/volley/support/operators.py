@@ -31,7 +31,9 @@ OPERATORS: dict[str, Rule] = {
         "Files on a local file system or in S3, partitioned or not: see [File formats](formats.md) and "
         "[Object stores](storage.md)."
     ),
-    "BatchScanExec": Rule("Files, Python data sources; other DataSource V2 connectors run on Spark."),
+    "BatchScanExec": Rule(
+        "Files, Iceberg tables, Python data sources; other DataSource V2 connectors run on Spark."
+    ),
     "LocalTableScanExec": Rule("Rows held by the driver: VALUES, createDataFrame of pandas and Arrow."),
     "RDDScanExec": Rule("Rows given to createDataFrame, up to 64 MiB; other RDDs run on Spark."),
     "RangeExec": Rule("spark.range."),
