@@ -78,6 +78,7 @@ def test_batches_are_made_in_one_place() -> None:
         "bridge/result.py",
         "bridge/rows.py",
         "formats/ranges.py",
+        "formats/stored_columns.py",
         "frame_cache/cached_batches.py",
         "jvm/signature.py",
         "lower/functions/array_sets.py",
