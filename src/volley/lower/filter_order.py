@@ -17,12 +17,9 @@ from functools import reduce
 from itertools import takewhile
 from math import prod
 
-import pyarrow as pa
-from datafusion import Expr, literal
-
 from volley.formats import streamed_format
 from volley.formats.parquet import Parquet
-from volley.lower.registry import may_fail, translates
+from volley.lower.registry import may_fail
 from volley.plan.builders import both
 from volley.plan.expressions import Attribute, Call, Expression, Literal, conjuncts, references
 from volley.plan.nodes import CachedRows, FileScan, Filter, Node, transform
@@ -43,20 +40,17 @@ _OTHER_SHARE = 0.5
 # The cost of a row, of which comparing a number with a constant is 1.
 _DECIMAL_COST, _TEXT_COST, _OTHER_COST = 2.0, 4.0, 20.0
 
+_TOGETHER = "together"
+
 
 def order_conditions(node: Node) -> Node:
     """The plan, with the conditions of each filter over stored rows in the order in which DataFusion is to see them."""
     return transform(node, _order)
 
 
-_TOGETHER = "Together"
-_ONE = literal(pa.scalar(1, pa.int8()))
-
-
-@translates(_TOGETHER)
-def together(call: Call, arguments: list[Expr]) -> Expr:
-    """The condition as a number, into which DataFusion's optimizer does not look. A filter takes NULL for false."""
-    return arguments[0].cast(pa.int8()) == _ONE
+def is_together(call: Call) -> bool:
+    """Whether DataFusion is to evaluate this AND as one condition."""
+    return bool(call.option(_TOGETHER))
 
 
 def _order(node: Node) -> Node:
@@ -69,7 +63,7 @@ def _order(node: Node) -> Node:
     if len(cheap) > 1:
         # The scan skips row groups by the plain conditions, and few rows reach them.
         others += [part for part in cheap if _may_skip(node.child, part)]
-        cheap = [Call(_TOGETHER, (reduce(both, cheap),), BOOLEAN)]
+        cheap = [Call("And", (reduce(both, cheap[:-1]), cheap[-1]), BOOLEAN, options=((_TOGETHER, True),))]
     ordered = [*first, *cheap, *others, *asked[len(free) :]]
     return node if ordered == asked else Filter(reduce(both, ordered), node.child)
 
