@@ -150,3 +150,15 @@ def test_small_batches_are_passed_on_together() -> None:
     gathered.flush()
     assert values(passed) == list(range(5000))
     assert len(passed) < 100
+
+
+def test_rows_that_were_sent_together_come_back_together() -> None:
+    alignment = Alignment([0], SCHEMA, [LONG])
+    parts = [pa.record_batch({"a": [number]}) for number in range(5)]
+    alignment.add(parts)
+    (found,) = alignment.match(pa.record_batch({"r": [number * 2 for number in range(5)]}))
+    assert found.to_pydict() == {"a": [0, 1, 2, 3, 4], "r": [0, 2, 4, 6, 8]}
+    without_columns = Alignment([], SCHEMA.remove(0), [LONG])
+    without_columns.add([part.select([]) for part in parts])
+    rows = sum(batch.num_rows for batch in without_columns.match(pa.record_batch({"r": [1, 2, 3, 4, 5]})))
+    assert rows == 5

@@ -82,6 +82,7 @@ def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.Record
 
 _MOST_JOINED = 8
 _SMALL_BYTES = 2**19
+_JOINED_BYTES = _MOST_JOINED * _SMALL_BYTES
 _JOIN_SECONDS = 0.02
 
 
@@ -137,7 +138,15 @@ class Alignment:
         self._rows: deque[pa.RecordBatch] = deque()
 
     def add(self, rows: Iterable[pa.RecordBatch]) -> None:
-        self._rows.extend(rows)
+        batches = list(rows)
+        # What a batch costs on its way to the plan above does not depend on its rows.
+        if (
+            len(batches) > 1
+            and batches[0].num_columns
+            and sum(batch.nbytes for batch in batches) <= _JOINED_BYTES
+        ):
+            batches = [pa.concat_batches(batches)]
+        self._rows.extend(batches)
 
     def match(self, results: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The next rows, each with its results. Nothing is copied."""
