@@ -48,7 +48,7 @@ BY_KEY = {
 
 
 @pytest.mark.usefixtures("distributed")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("3", marks=pytest.mark.slow)])
 def test_as_many_files_as_spark(spark: SparkSession, tmp_path: Path, workers: str) -> None:
     table = stored(spark, TABLE, tmp_path / "source")
     for name, (program, folders) in COUNTED.items():
