@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 import volley
+from helpers.sampling import draw_files
 from volley.testing.rows import assert_same_rows
 from volley.testing.session import conf
 
@@ -268,9 +269,8 @@ def check(spark: SparkSession, home: Path, case: Case) -> None:
     assert found == expected, case
 
 
-_UNHEALTHY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW = settings(max_examples=8, phases=[Phase.explicit, Phase.generate], suppress_health_check=_UNHEALTHY)
-MANY = settings(max_examples=400, suppress_health_check=_UNHEALTHY)
+FEW = draw_files(8)
+MANY = draw_files(400, shrink=True)
 
 
 @FEW

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from helpers.sampling import draw_files
 from volley.testing.session import conf
 
 
@@ -339,9 +340,8 @@ def parquet_cases(draw: st.DrawFn, kinds: Sequence[str] = FIELDS) -> Case:
     )
 
 
-_UNHEALTHY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-FEW = settings(max_examples=5, phases=[Phase.explicit, Phase.generate], suppress_health_check=_UNHEALTHY)
-MANY = settings(max_examples=400, suppress_health_check=_UNHEALTHY)
+FEW = draw_files(5)
+MANY = draw_files(400, shrink=True)
 
 
 def check(spark: SparkSession, home: Path, case: Case) -> None:
@@ -365,20 +365,9 @@ def check(spark: SparkSession, home: Path, case: Case) -> None:
 def outcome(spark: SparkSession, case: Case, directory: Path) -> list[str] | str:
     """The rows as text, or the class of the error."""
     try:
-        return sorted(str(in_order(row)) for row in case.frame(spark, directory).collect())
+        return sorted(map(str, case.frame(spark, directory).collect()))
     except Exception as error:
         return type(error).__name__
-
-
-def in_order(value: Any) -> Any:
-    """The value with the entries of its maps in order: PySpark gets them in that of a hash map."""
-    match value:
-        case dict():
-            return sorted((str(key), in_order(item)) for key, item in value.items())
-        case list() | tuple():
-            return [in_order(item) for item in value]
-        case _:
-            return value
 
 
 @FEW

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from helpers.sampling import draw_files
 from volley.testing.session import conf
 
 
@@ -358,9 +359,8 @@ def json_cases(draw: st.DrawFn) -> Case:
 
 # ------------------------------------------------------------------------------------------------- comparison
 
-_UNHEALTHY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-FEW = settings(max_examples=5, phases=[Phase.explicit, Phase.generate], suppress_health_check=_UNHEALTHY)
-MANY = settings(max_examples=400, suppress_health_check=_UNHEALTHY)
+FEW = draw_files(5)
+MANY = draw_files(400, shrink=True)
 
 
 def check(spark: SparkSession, home: Path, case: Case) -> None:

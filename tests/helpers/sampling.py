@@ -30,3 +30,16 @@ def draw_queries(examples: int) -> settings:
         phases=[Phase.generate],
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )
+
+
+def draw_files(examples: int, *, shrink: bool = False) -> settings:
+    """Settings for so many random files after the explicit ones. `shrink`: a case that fails is made small."""
+    return settings(
+        max_examples=examples,
+        phases=list(Phase) if shrink else [Phase.explicit, Phase.generate],
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+        ],
+    )
