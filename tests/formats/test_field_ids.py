@@ -93,13 +93,25 @@ INSIDE = StructType([wanted("why", IntegerType(), 4), wanted("zed", StringType()
         [wanted("t", StringType(), 3), wanted("s", StringType(), 10)],
         [wanted("missing", StringType(), 99), wanted("one", LongType(), 1)],
         [wanted("missing", StringType(), 99)],
+        [wanted("gone", ArrayType(LongType()), 98), wanted("one", LongType(), 1)],
         # The others are found by name.
         [wanted("one", LongType(), 1), wanted("s", StringType()), wanted("t", StringType())],
         [wanted("r", StructType([wanted("only", IntegerType(), 4)]), 6)],
         [wanted("record", INSIDE, 6), wanted("one", LongType(), 1)],
         [wanted("list", ArrayType(INSIDE), 7)],
     ],
-    ids=["renamed", "swapped", "moved", "missing", "all_missing", "names", "inside", "more", "elements"],
+    ids=[
+        "renamed",
+        "swapped",
+        "moved",
+        "missing",
+        "all_missing",
+        "missing_list",
+        "names",
+        "inside",
+        "more",
+        "elements",
+    ],
 )
 @pytest.mark.parametrize("vectorized", ["true", "false"])
 def test_columns_are_found_by_id(

@@ -18,6 +18,7 @@ from volley.formats.stored_columns import is_same_inside
 from volley.lower import symlink_tables
 from volley.lower.expressions import column_name
 from volley.lower.scope import Scope, arrow_schema, distinct, read_type
+from volley.lower.semantics import constant
 from volley.lower.streamed_scan import lower_streamed_scan
 from volley.plan.expressions import Attribute, Scalar
 from volley.plan.nodes import FileScan
@@ -126,7 +127,7 @@ def _common_field(fields: Sequence[pa.Field | None], column: Attribute) -> pa.Fi
 def _default(node: FileScan, column: Attribute) -> Expr:
     stored = node.stored_column(column.name)
     default = None if stored is None else stored.default
-    return literal(pa.scalar(default, read_type(column.type)))
+    return constant(default, read_type(column.type))
 
 
 def _align(frame: DataFrame, node: FileScan) -> DataFrame:
