@@ -25,11 +25,13 @@ KEYS = {"AWS_ACCESS_KEY_ID": "volley", "AWS_SECRET_ACCESS_KEY": "volley-secret"}
 """Environment variables for its clients."""
 
 _START_SECONDS = 60
-# Runs a program until its input is closed: the owner does that, or its end, however it ends.
+# Runs a program until its input is closed: the owner does that, or its end, however it ends. Then removes its sockets,
+# which it leaves when it is killed.
 _WHILE_OPEN = """
 exec 3<&0
 "$@" & program=$!
 { cat <&3; kill -9 "$program"; } >/dev/null 2>&1 & wait "$program"
+rm -f $SOCKETS
 """
 _PORTS = (
     "s3.port.grpc",
@@ -113,12 +115,15 @@ def s3_server(program: str) -> Iterator[Bucket]:
         options += ["-s3", f"-s3.config={directory}/s3.json", f"-s3.port={port}", "-master.telemetry=false"]
         # Servers of other protocols, whose usual ports a second server would find taken.
         options += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        options += [f"-{name}.localSocket={directory}/{name}.sock" for name in ("filer", "s3")]
+        sockets = " ".join(f"/tmp/seaweedfs-*-grpc-{other}.sock" for other in others)
         log = resources.enter_context((directory / "log").open("wb"))
         process = subprocess.Popen(
             ["sh", "-c", _WHILE_OPEN, "sh", program, *options, *ports],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
+            env=os.environ | {"TMPDIR": str(directory), "SOCKETS": sockets},
         )
         assert process.stdin is not None
         resources.callback(process.wait)
