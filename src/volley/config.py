@@ -39,6 +39,7 @@ class Config:
     mixed: bool
     jvm_expressions: str
     cache_memory: int | None
+    storage_cache_size: int
     single_task_size: int
     planner_scan_task_size: int
     planner_shuffle_task_size: int
@@ -98,6 +99,13 @@ def read_enabled(text: str) -> bool:
 def read_explain_spark(text: str) -> bool:
     """`spark.volley.explain.spark` alone: a bad value of another option must not fail Spark's own explain."""
     return _read_flag("explain_spark", text)
+
+
+def read_cache_size(text: str | None) -> int:
+    """`spark.volley.storage.cacheSize` alone, which is part of the settings of a store; None if it is not set."""
+    option = _FIELDS["storage_cache_size"]
+    size: int = _value(option, {} if text is None else {option.key: text})
+    return size
 
 
 def _read_flag(field: str, text: str) -> bool:

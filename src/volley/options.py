@@ -27,6 +27,7 @@ from volley.plugins import parse_store, parse_transport
 
 PREFIX = "spark.volley."
 SHUFFLE_SERVERS = PREFIX + "shuffle.service"
+CACHE_SIZE = PREFIX + "storage.cacheSize"
 PLUGIN_PREFIX = PREFIX + "plugin."
 """Prefix of the options of plug-ins, which parse them themselves."""
 
@@ -216,6 +217,14 @@ OPTIONS: tuple[Option, ...] = (
         "quarter of the driver's machine or container, or what the stores of the workers have. Beyond it they go to "
         "disk or are dropped, by their storage level. 0: Spark alone keeps cached frames.",
         bytes_or_auto,
+    ),
+    Option(
+        "storage.cacheSize",
+        "size",
+        "1g",
+        "Local disk of each process that reads object stores, for the parts of Parquet files that queries read "
+        "again. 0: none.",
+        bytes_or_zero,
     ),
     Option(
         "singleTaskSize",

@@ -12,8 +12,9 @@ order, leave out deleted rows, tell the positions of rows, or find fields of str
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -31,7 +32,9 @@ from volley.lru_cache import LruCache
 from volley.plan.expressions import Attribute
 from volley.plan.nodes import DataFile, StoredColumn
 from volley.plan.types import STRING, holds_text, to_arrow
+from volley.storage.object_cache import Range, shared_object_cache
 from volley.storage.objects import OpenObject
+from volley.storage.registry import shared_stores
 
 _ROWS_PER_BATCH = 65_536
 _LENGTH_BYTES = 4
@@ -43,6 +46,36 @@ _KEPT_FOOTERS = 4_096
 class _Metadata:
     stored: pq.FileMetaData
     footer: ParquetFooter
+    size_bytes: int
+
+    @cached_property
+    def chunks(self) -> tuple[tuple[tuple[str, Range], ...], ...]:
+        """The column chunks of each row group, with their columns as dotted paths."""
+        groups = map(self.stored.row_group, range(self.stored.num_row_groups))
+        return tuple(
+            tuple(_chunk(column) for column in map(group.column, range(group.num_columns)))
+            for group in groups
+        )
+
+    def parts(self, group: int, names: Iterable[str]) -> frozenset[Range]:
+        """Where a row group has these columns."""
+        wanted = tuple(names)
+        return frozenset(
+            where
+            for path, where in self.chunks[group]
+            # A name may have dots: then this has more than it must.
+            if any(path == name or path.startswith(f"{name}.") for name in wanted)
+        )
+
+    @cached_property
+    def others(self) -> frozenset[Range]:
+        """All that is not in column chunks: the footer, indexes, filters."""
+        found, end = [], 0
+        for start, stop in sorted(where for group in self.chunks for _, where in group):
+            if start > end:
+                found.append((end, start))
+            end = max(end, stop)
+        return frozenset({*found, (end, self.size_bytes)})
 
 
 _known: LruCache[tuple[str, str, str], _Metadata] = LruCache(_KEPT_FOOTERS)
@@ -77,21 +110,45 @@ def drop_remote_footers() -> None:
 
 def _metadata(opened: Source, file: DataFile) -> _Metadata:
     if not isinstance(opened, OpenObject):
-        return _Metadata(pq.read_metadata(opened.source), Parquet().footer(file))
+        return _Metadata(pq.read_metadata(opened.source), Parquet().footer(file), file.size_bytes)
     key = (opened.name.store, opened.name.path, opened.version)
     if (found := _known.get(key)) is None:
         stored = pq.read_metadata(opened.source)
         opened.confirm()
-        _known.put(key, found := _Metadata(stored, describe(opened.name.path, stored)))
+        _known.put(key, found := _Metadata(stored, describe(opened.name.path, stored), file.size_bytes))
     return found
+
+
+def parts_to_keep(request: ReadRequest, version: str) -> frozenset[Range] | None:
+    """Which parts of an object a reader of all its row groups reads; empty if none of them can have wanted rows.
+
+    None if the statistics exclude some row groups but not all: a reader of a local copy may look at them. Or if the
+    footer of this version is not known, or no column is read.
+    """
+    metadata = _known.get((request.file.store, request.file.path, version))
+    if metadata is None:
+        return None
+    wanted = [_is_wanted(group, metadata, request) for group in range(metadata.stored.num_row_groups)]
+    names = _present(metadata, request)
+    if not any(wanted):
+        return frozenset()
+    if not all(wanted) or not names:
+        return None
+    return metadata.others.union(*(metadata.parts(group, names) for group in range(len(wanted))))
+
+
+def _chunk(column: pq.ColumnChunkMetaData) -> tuple[str, Range]:
+    start = column.data_page_offset
+    if column.dictionary_page_offset is not None:
+        start = min(start, column.dictionary_page_offset)
+    return column.path_in_schema, (start, start + column.total_compressed_size)
 
 
 def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     stored = metadata.stored
-    fields = find_columns(metadata.footer, request.columns, request.options, request.stored.get)
-    places = [None if field is None else field.name for field in fields]
+    places = _places(metadata, request)
     groups = [group for group in range(stored.num_row_groups) if _is_wanted(group, metadata, request)]
-    present = list(dict.fromkeys(name for name in places if name is not None))
+    present = _present(metadata, request)
     kept = kept_rows(request.file, stored.num_rows)
     sizes = [stored.row_group(group).num_rows for group in range(stored.num_row_groups)]
     for group, batch in _batches(opened, stored, groups, present, request):
@@ -104,6 +161,23 @@ def _read(opened: Source, metadata: _Metadata, request: ReadRequest) -> Iterator
             found = batch_by_position(arrays, rows.num_rows)
             yield found if kept is None else found.filter(kept.slice(first_row, rows.num_rows))
             first_row += rows.num_rows
+        if isinstance(opened, OpenObject) and present:
+            _note(opened, metadata.parts(group, present) | metadata.others)
+
+
+def _note(opened: OpenObject, parts: frozenset[Range]) -> None:
+    if most_bytes := shared_stores().cache_bytes(opened.name.store):
+        shared_object_cache().note(opened, parts, most_bytes)
+
+
+def _places(metadata: _Metadata, request: ReadRequest) -> list[str | None]:
+    """The names that the columns have in the file."""
+    fields = find_columns(metadata.footer, request.columns, request.options, request.stored.get)
+    return [None if field is None else field.name for field in fields]
+
+
+def _present(metadata: _Metadata, request: ReadRequest) -> list[str]:
+    return list(dict.fromkeys(name for name in _places(metadata, request) if name is not None))
 
 
 def _batches(

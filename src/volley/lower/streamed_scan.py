@@ -55,12 +55,13 @@ def _requests(node: FileScan, streamed: StreamedFormat, streams: int) -> list[li
     """What each stream reads: all of a partition of Spark's, if that is what is scanned."""
     if not node.partitions:
         parts = divide(node, streamed, streams)
-        return [[_request(node, *part) for part in stream] for stream in parts]
+        return [[request_of(node, *part) for part in stream] for stream in parts]
     (partition,) = node.partitions
     return [
         [
             replace(
-                _request(node, part.file, 0, 1), spark_range=None if part.is_whole else (part.start, part.end)
+                request_of(node, part.file, 0, 1),
+                spark_range=None if part.is_whole else (part.start, part.end),
             )
             for part in partition
         ]
@@ -126,7 +127,8 @@ def _read(node: FileScan, streamed: StreamedFormat, request: ReadRequest, *, sch
         yield make_batch(arrays, schema, batch.num_rows)
 
 
-def _request(node: FileScan, file: DataFile, number: int, count: int) -> ReadRequest:
+def request_of(node: FileScan, file: DataFile, number: int = 0, count: int = 1) -> ReadRequest:
+    """What to read of a part of a file; of the file, if nothing else is said."""
     from_path = {attribute.id for attribute in node.partition_columns}
     columns = tuple(attribute for attribute in distinct(node.output) if attribute.id not in from_path)
     stored = {column.name: column for column in node.stored}

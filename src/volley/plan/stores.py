@@ -13,10 +13,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from py4j.protocol import Py4JError
 
+from volley.config import read_cache_size
+from volley.options import CACHE_SIZE
 from volley.plan.jvm import Java
 from volley.storage import abfs, gcs, s3a
 from volley.storage.access_tokens import shared_tokens
@@ -73,6 +76,11 @@ def _other_files(gateway: Java, hadoop: Java, root: str) -> Java | None:
 
 
 def _read_store(gateway: Java, hadoop: Java, root: str) -> StoreSettings:
+    cache_bytes = read_cache_size(hadoop.get(CACHE_SIZE))
+    return replace(_map_store(gateway, hadoop, root), cache_bytes=cache_bytes).with_id()
+
+
+def _map_store(gateway: Java, hadoop: Java, root: str) -> StoreSettings:
     scheme, _, authority = root.partition("://")
     files, kind = _open_files(gateway, hadoop, root)
     if kind not in _NATIVE:

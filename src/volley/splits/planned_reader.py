@@ -11,6 +11,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
+from volley.lower.local_copies import use_local_copies
 from volley.lower.operators import lower_split
 from volley.lower.sessions import split_context
 from volley.plan.expressions import Expression
@@ -33,6 +34,9 @@ class PlannedReader:
         context = split_context(piece.parts)
         with ExitStack() as resources:
             files = with_files(self._plan, piece.files)
+            if piece.parts == 1:
+                # A copy is divided otherwise than a stream, and another process may read the other parts.
+                files = use_local_copies(files, resources)
             plan = lower_split(files, context, resources, piece.parts).execution_plan()
             # DataFusion may make fewer parts than requested; together they still have all rows.
             for number in range(piece.part, plan.partition_count, piece.parts):

@@ -90,6 +90,12 @@ class Stores:
             held = [self._stores[id].settings for id in ids if id in self._stores]
         return tuple(settings for settings in held if settings is not None)
 
+    def cache_bytes(self, id: str) -> int:
+        """How much of what is read from a store may be kept; 0 if only this process can read it."""
+        with self._lock:
+            found = self._stores.get(id)
+            return found.settings.cache_bytes if found is not None and found.settings is not None else 0
+
     def renewed_settings(self, ids: Iterable[str]) -> tuple[StoreSettings, ...]:
         """The same with credentials at most a minute old, if this process can renew them. May block."""
         wanted = tuple(ids)

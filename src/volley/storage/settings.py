@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from volley.field_types import Count, Key, Name, Seconds, Text
 
+DEFAULT_CACHE_BYTES = 2**30
+"""How much of what is read from stores a process keeps on its disk (`ObjectCache`)."""
+
 # Ids must not be guessable: whoever knows one can read with its credentials, in any process that has them.
 _ID_KEY = secrets.token_bytes(32)
 
@@ -46,6 +49,7 @@ class S3Settings:
     silence_seconds: Seconds = 30.0
     attempts: Count = 5
     renewals: Count = 0
+    cache_bytes: Count = DEFAULT_CACHE_BYTES
     id: Key = "new"
 
     @property
@@ -73,6 +77,7 @@ class AzureSettings:
     client_id: Text = ""
     client_secret: Hidden | None = None
     renewals: Count = 0
+    cache_bytes: Count = DEFAULT_CACHE_BYTES
     id: Key = "new"
 
     @property
@@ -96,6 +101,7 @@ class GcsSettings:
     access_token: Hidden | None = None
     expires_seconds: Count = 0
     renewals: Count = 0
+    cache_bytes: Count = DEFAULT_CACHE_BYTES
     id: Key = "new"
 
     @property

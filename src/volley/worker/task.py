@@ -33,6 +33,7 @@ from volley.errors import (
 from volley.events import TaskMetrics
 from volley.ids import AttemptId
 from volley.lower.engine_errors import Fault, fault_of, plain_message
+from volley.lower.local_copies import reads_objects, use_local_copies
 from volley.lower.memory import OperatorMemory, can_merge
 from volley.lower.operators import lower, select_result
 from volley.lower.partition import partitioned_plan
@@ -121,6 +122,9 @@ async def _run_once(
         scans = Scans(split_queues, cores, errors)
         resources.callback(scans.close)
         task = await _receive_files(task, split_queues, resources)
+        if reads_objects(task.plan):
+            plan = await run_blocking(Work.FILES, use_local_copies, task.plan, resources)
+            task = replace(task, plan=plan)
         python = PythonStreams(task.attempt, cores, memory, errors)
         partitions = PartitionStreams(cores, memory, errors)
         inputs = _Inputs(task, store, fetched, cores, errors, scans, python, partitions, resources)
