@@ -39,6 +39,7 @@ from volley.plan.capture import Origins, decode_plan, read_plan
 from volley.plan.decode_python import PythonAccess
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
+from volley.plan.known_plans import find_plan, keep_plan
 from volley.plan.nodes import Node, Recursion, Unknown
 from volley.plan.observed_metrics import ObservedMetrics
 from volley.plan.partition_values import depends_on_partitions
@@ -203,18 +204,24 @@ class Decider:
         and Spark says what it says of types that Python does not have. With `observes` the action reads all rows, and
         gives Spark the metrics of `df.observe`. `finish` adds to the captured plan what Spark's own plan does not have.
         """
-        physical = execution.executedPlan()
+        known = find_plan(self._gateway, execution) if finish is None else None
+        physical = known or execution.executedPlan()
         planned = time.perf_counter()
+        decide = partial(
+            self._decide,
+            execution,
+            planned=planned,
+            subplans=subplans,
+            collects=collects,
+            observes=observes,
+            finish=finish,
+        )
         try:
-            return self._decide(
-                execution,
-                physical,
-                planned,
-                subplans=subplans,
-                collects=collects,
-                observes=observes,
-                finish=finish,
-            )
+            decision = decide(physical, is_known=known is not None)
+            if known is not None and decision.engine != "native":
+                # Spark runs a plan of its own, which nobody shares.
+                decision = decide(execution.executedPlan(), is_known=False)
+            return decision
         except CaptureError as error:
             return self._on_spark(self._not_readable(error), planned)
         except (VolleyError, PySparkException, Py4JError):
@@ -230,8 +237,9 @@ class Decider:
         self,
         execution: Java,
         physical: Java,
-        planned: float,
         *,
+        is_known: bool,
+        planned: float,
         subplans: bool,
         collects: bool,
         observes: bool,
@@ -266,6 +274,8 @@ class Decider:
             )
             if is_kept:
                 _native_before.put(key, decision)
+        if decision.is_kept and not is_known:
+            keep_plan(self._gateway, execution)
         if reading.is_observed:
             decision = self._observe(decision)
         if collects and (refusal := _not_collected(decision)) is not None:

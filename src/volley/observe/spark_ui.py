@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from volley.plan.jvm import Java
+from volley.plan.known_plans import find_plan
 from volley.spark_versions.registry import current
 
 _SQL = "org.apache.spark.sql.execution"
@@ -50,7 +51,7 @@ class SqlTabEntry:
         assert jvm is not None
         self._bus = spark.sparkContext._jsc.sc().listenerBus()
         self._option = jvm.scala.Option
-        plan = execution.executedPlan()
+        plan = find_plan(spark.sparkContext._gateway, execution) or execution.executedPlan()
         packages = jvm.org.apache.spark.sql.execution
         self._id = _module(jvm, f"{_SQL}.SQLExecution").nextExecutionId()
         none = self._option.empty()

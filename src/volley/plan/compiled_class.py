@@ -31,6 +31,12 @@ class CompiledClass:
         work = (self._made, gateway, file, arguments, texts or {})
         threading.Thread(target=_compile, args=work, name=f"volley-compile-{file}", daemon=True).start()
 
+    def get_now(self) -> Java | None:
+        """The instance; None as long as it is being compiled, and if that failed."""
+        if not self._made.done() or self._made.exception() is not None:
+            return None
+        return self._made.result()
+
     def get(self) -> Java:
         """The instance; waits for the compiler. Raises CaptureError if it failed or takes too long."""
         try:
