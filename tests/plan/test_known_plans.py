@@ -10,10 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import volley
+from helpers.sampling import draw_queries
 from helpers.waiting import eventually
 from volley.plan.known_plans import find_plan, keep_plan
 from volley.testing.rows import assert_same_rows
@@ -165,6 +168,69 @@ def test_what_is_never_known(spark: SparkSession, table: Path, text: str) -> Non
     for _ in range(2):
         spark.sql(text).toArrow()
         assert not _is_known(spark, text)
+
+
+TEXTS = [
+    TEXT,
+    "select count(*) n, sum(v) s from kept_table",
+    "select t.v from t join kept_table u on t.v = u.v order by 1",
+    "select v / 3 x, v % 7 from t where v in (select v from kept_table where k = 1) order by v",
+]
+CHANGES: dict[str, Callable[[SparkSession, Path], object]] = {
+    "other view": _other_view,
+    "same view": _same_view_again,
+    "refresh": _refreshed_view,
+    "cache": _cached,
+    "drop cache": lambda spark, table: spark.catalog.clearCache(),
+    "filtered view": _filtered_view,
+    "insert": lambda spark, table: spark.sql("insert into kept_table select k, v + 7 from t where v < 20"),
+    "overwrite": lambda spark, table: spark.sql(
+        "insert overwrite kept_table select k, v from t where v < 30"
+    ),
+    "append to files": lambda spark, table: (
+        spark.table("t").limit(3).write.mode("append").parquet(str(table))
+    ),
+    "ansi": lambda spark, table: spark.conf.set("spark.sql.ansi.enabled", "false"),
+    "no ansi": lambda spark, table: spark.conf.set("spark.sql.ansi.enabled", "true"),
+}
+
+
+@draw_queries(2)
+@given(st.lists(st.sampled_from([*CHANGES, *TEXTS, *TEXTS, *TEXTS]), max_size=20))
+@example(
+    [
+        *TEXTS,
+        *TEXTS,
+        "insert",
+        *TEXTS,
+        "cache",
+        *TEXTS,
+        *TEXTS,
+        "drop cache",
+        *TEXTS,
+        "refresh",
+        *TEXTS,
+        *TEXTS,
+    ]
+)
+def test_random_changes(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, steps: list[str]
+) -> None:
+    table = tmp_path_factory.mktemp("random") / "t"
+    _write(table, range(100))
+    spark.read.parquet(str(table)).createOrReplaceTempView("t")
+    spark.sql("drop table if exists kept_table")
+    spark.sql("create table kept_table using parquet as select k, v from t where v < 50")
+    try:
+        for step in steps:
+            if step in CHANGES:
+                CHANGES[step](spark, table)
+            else:
+                assert_same_rows(spark, step, native=False)
+    finally:
+        spark.catalog.clearCache()
+        spark.conf.unset("spark.sql.ansi.enabled")
+        spark.sql("drop table kept_table")
 
 
 def test_variables_functions_and_arguments(spark: SparkSession, table: Path) -> None:
