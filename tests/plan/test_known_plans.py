@@ -199,17 +199,19 @@ CHANGES: dict[str, Callable[[SparkSession, Path], object]] = {
 @given(st.lists(st.sampled_from([*CHANGES, *TEXTS, *TEXTS, *TEXTS]), max_size=20))
 @example(
     [
+        TEXT,
+        TEXT,
+        TEXT,
+        "refresh",
+        TEXT,
+        *TEXTS,
         *TEXTS,
         *TEXTS,
         "insert",
         *TEXTS,
         "cache",
         *TEXTS,
-        *TEXTS,
         "drop cache",
-        *TEXTS,
-        "refresh",
-        *TEXTS,
         *TEXTS,
     ]
 )
