@@ -137,8 +137,10 @@ ICEBERG_BY_SPARK = """Spark runs, with the reason `FILE_OPTION_NOT_SUPPORTED`, s
 def formats() -> str:
     about = """Scans of these formats on a local file system and in [object stores](storage.md) are native, through
         Spark's file sources of both versions (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own
-        pass. An option or setting that is not listed, or has another value than listed, leaves the scan to Spark with
-        the reason `FILE_OPTION_NOT_SUPPORTED`, unless the query reads no column of the types that it is about. Writes
+        pass. A setting or an option that the format knows, and that is not listed or has another value than listed,
+        leaves the scan to Spark with the reason `FILE_OPTION_NOT_SUPPORTED`, unless the query reads no column of the
+        types that it is about. So does an option with a dot in its name, which Hadoop's libraries may know. Spark
+        ignores all other options, and Volley does so, too. Writes
         are described in [Writes](writes.md)."""
     parts = [HEADER.format(source="src/volley/plan/read_rules.py"), "# File formats\n\n", _fill(about), "\n"]
     for name, rules in READ_RULES.items():

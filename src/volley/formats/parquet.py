@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
-from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
+from volley.formats.base import (
+    MERGES_SCHEMA,
+    FilePlan,
+    NotWritable,
+    ReadOptions,
+    WriteRequest,
+    WriteRules,
+    find_invalid_option,
+)
 from volley.formats.old_statistics import has_old_statistics
 from volley.formats.old_times import CORRECTED, SPARK_VERSION, Calendar, find_old_times, holds_old_times
 from volley.formats.parquet_types import column_types
@@ -97,6 +105,8 @@ class Parquet:
         return _WRITE_RULES
 
     def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        if problem := find_invalid_option(request):
+            return problem
         stamps = request.settings[_TIMESTAMP_TYPE]
         int96 = stamps == "INT96"
         # Spark writes times without a zone as INT64, whatever the setting; Arrow has one form for all.
@@ -375,7 +385,7 @@ _WRITE_RULES = WriteRules(
         _TIMESTAMP_TYPE: None,
         _CODEC: None,
     },
-    options=frozenset(_CODEC_OPTIONS),
+    options=frozenset({*_CODEC_OPTIONS, MERGES_SCHEMA}),
     # It encrypts.
     hadoop=frozenset({"parquet.crypto.factory.class"}),
 )

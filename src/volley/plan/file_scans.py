@@ -26,6 +26,7 @@ from volley.plan.read_rules import (
     ZONE_OFFSETS,
     ZONE_OPTION,
 )
+from volley.plan.spark_options import may_matter
 from volley.plan.stored_columns import (
     POSITION,
     NotNative,
@@ -97,7 +98,9 @@ class ScanFacts:
                 return f"{key}={self.settings[key]}"
         for key, value in self.options.items():
             option = rules.options.get(key.lower())
-            if option is None or not option.permits(value, types):
+            # Those of tables in lakes mean more than their files.
+            is_ignored = not self.immutable and not may_matter(self.format_name, key)
+            if not is_ignored and (option is None or not option.permits(value, types)):
                 return f"read option {key}={value}"
         if [column.name for column in stored] == [self._corrupt_column]:
             return "only the column of corrupt records"
