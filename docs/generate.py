@@ -105,14 +105,15 @@ FORMATS = {
     "orc": """Simple types except timestamps are native, in files that Spark or the C++ library of ORC has written.
         Stripes are divided among tasks. Predicates are applied after reading.""",
     "text": "One row a line. Compression as for CSV.",
-    "avro": """Files of Spark's format `avro`. Its jar `spark-avro` registers this name; PySpark 4.3 has the format
+    "avro": """Files of Spark's format `avro`. Its jar `spark-avro` registers this name; PySpark 4 has the format
         without the jar, too, as `org.apache.spark.sql.avro.AvroFileFormat`. Simple types except bytes and shorts,
         binary, and structs and arrays of these are native, in files of any writer and compression: unions, enums,
         fixed, decimals, times in milliseconds and microseconds, and numbers that are read as wider ones. Large files
         are divided at their blocks. Maps are not native, as Spark gives their entries in an order of Java's hash
         tables. Volley checks whatever is in the blocks that it reads, also of columns that the query does not need.
         Spark runs the query if a file is damaged or cut off, has an empty block, a recursive schema or an array of
-        items without bytes, or has a column in another type that Spark converts or refuses. Spark writes Avro.""",
+        items without bytes, or has a column in another type that Spark converts or refuses. Spark writes Avro, and
+        Spark 3.5 reads it.""",
     "binary": "Spark's format `binaryFile`.",
 }
 """What the tables do not say about each format."""

@@ -37,6 +37,8 @@ from volley.plan.types import (
 from volley.spark_versions.classic import collect_table
 from volley.testing.session import conf
 
+pytestmark = pytest.mark.since("4.0")
+
 AVRO = "org.apache.spark.sql.avro.AvroFileFormat"
 TYPES: dict[str, DataType] = {
     "boolean": BOOLEAN,

@@ -81,6 +81,8 @@ class ScanFacts:
             return f"format {self.format_name}"
         if self.refused:
             return self.refused
+        if self.format_name == _AVRO and not current().widens_columns:
+            return "Avro files in the types that they have"
         for place, column in enumerate(output):
             if column.name == POSITION and self.format_name != _PARQUET:
                 return "metadata column row_index"
@@ -167,6 +169,7 @@ class ScanFacts:
 
 
 _PARQUET = "parquet"
+_AVRO = "avro"
 _METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
     # Of a path; `input_file_name()` is the URL.
     "file_path": lambda url, size_bytes, modified_ms: print_path(url),
