@@ -105,6 +105,15 @@ FORMATS = {
     "orc": """Simple types except timestamps are native, in files that Spark or the C++ library of ORC has written.
         Stripes are divided among tasks. Predicates are applied after reading.""",
     "text": "One row a line. Compression as for CSV.",
+    "avro": """Files of Spark's format `avro`. Its jar `spark-avro` registers this name; PySpark 4 has the format
+        without the jar, too, as `org.apache.spark.sql.avro.AvroFileFormat`. Simple types except bytes and shorts,
+        binary, and structs and arrays of these are native, in files of any writer and compression: unions, enums,
+        fixed, decimals, times in milliseconds and microseconds, and numbers that are read as wider ones. Large files
+        are divided at their blocks. Maps are not native, as Spark gives their entries in an order of Java's hash
+        tables. Volley checks whatever is in the blocks that it reads, also of columns that the query does not need.
+        Spark runs the query if a file is damaged or cut off, has an empty block, a recursive schema or an array of
+        items without bytes, or has a column in another type that Spark converts or refuses. Spark writes Avro, and
+        Spark 3.5 reads it.""",
     "binary": "Spark's format `binaryFile`.",
 }
 """What the tables do not say about each format."""
@@ -129,8 +138,10 @@ ICEBERG_BY_SPARK = """Spark runs, with the reason `FILE_OPTION_NOT_SUPPORTED`, s
 def formats() -> str:
     about = """Scans of these formats on a local file system and in [object stores](storage.md) are native, through
         Spark's file sources of both versions (`spark.sql.sources.useV1SourceList`). Inferring a schema is Spark's own
-        pass. An option or setting that is not listed, or has another value than listed, leaves the scan to Spark with
-        the reason `FILE_OPTION_NOT_SUPPORTED`, unless the query reads no column of the types that it is about. Writes
+        pass. A setting or an option that the format knows, and that is not listed or has another value than listed,
+        leaves the scan to Spark with the reason `FILE_OPTION_NOT_SUPPORTED`, unless the query reads no column of the
+        types that it is about. So does an option with a dot in its name, which Hadoop's libraries may know. Spark
+        ignores all other options, and Volley does so, too. Writes
         are described in [Writes](writes.md)."""
     parts = [HEADER.format(source="src/volley/plan/read_rules.py"), "# File formats\n\n", _fill(about), "\n"]
     for name, rules in READ_RULES.items():
@@ -139,9 +150,8 @@ def formats() -> str:
         parts.append(_table(("setting or option", "native values", "about"), _read_rules(rules)))
     parts.append(f"\n## Iceberg\n\n{_fill(ICEBERG)}\n\n{_fill(ICEBERG_BY_SPARK)}\n")
     others = """Spark reads all other formats, with the reason `FILE_FORMAT_NOT_SUPPORTED`; the rest of a query may be
-        native. Among them are XML, and Avro by `spark-avro`, a jar that PySpark's package does not have. Tables of
-        Delta Lake, and a source that reads Iceberg tables without a jar, are described with the
-        [built-in sources](split-feeds.md#built-in-sources)."""
+        native. Among them is XML. Tables of Delta Lake, and a source that reads Iceberg tables without a jar, are
+        described with the [built-in sources](split-feeds.md#built-in-sources)."""
     parts.append(f"\n## Other formats\n\n{_fill(others)}\n")
     return "".join(parts)
 

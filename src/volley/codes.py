@@ -251,7 +251,7 @@ _REMEDIES: dict[Reason, str] = {
     "`NO_JVM_AT_THE_WORKERS`.",
     Reason.AGGREGATE: "Compute it in a query of its own, so that the rest is native.",
     Reason.WINDOW: "Write the frame with ROWS, or with RANGE over one numeric column.",
-    Reason.FILE_FORMAT: "Convert the files to Parquet, ORC, CSV, JSON lines or text.",
+    Reason.FILE_FORMAT: "Convert the files to Parquet, ORC, Avro, CSV, JSON lines or text.",
     Reason.FILE_SYSTEM: "Local files, `s3a://` and reads of `abfss://` and `gs://` are native; the detail names a "
     "setting that is in the way. Reads of other file systems are native with `spark.volley.transport=local`.",
     Reason.FILE_OPTION: "The detail names the option. `docs/formats.md` lists native values of all of them.",

@@ -305,7 +305,7 @@ def test_null_check_beside_a_comparison_goes() -> None:
 
 
 def test_verdict_names_root_reasons_once() -> None:
-    scan = FileScan("avro", (), (A, Attribute(5, "v", OtherType("variant"))), (), ())
+    scan = FileScan("xml", (), (A, Attribute(5, "v", OtherType("variant"))), (), ())
     plan = Filter(_call("NoSuchFunction", A), Unknown("GenerateExec", "", (A,), (scan,)))
     verdict = check(plan)
     assert not verdict.native

@@ -143,7 +143,8 @@ def test_what_is_no_log(tmp_path: Path) -> None:
         ("SortMergeJoin", "SortMergeJoin [k#1L], [k#5L], Inner", ""),
         ("Exchange", "Exchange hashpartitioning(k#1L, 200), ENSURE_REQUIREMENTS", ""),
         ("Scan parquet spark_catalog.default.t", "FileScan parquet [a#1]", ""),
-        ("Scan avro ", "FileScan avro [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
+        ("Scan xml ", "FileScan xml [a#1]", "FILE_FORMAT_NOT_SUPPORTED"),
+        ("Scan avro ", "FileScan avro [a#1]", ""),
         ("Project", "Project [sentences(a#1, , ) AS s#2, date_format(t#3, yyyy, None) AS y#4]", ""),
         ("Project", "Project [rand(5) AS r#2]", "DEPENDS_ON_SPARK_PARTITIONS"),
         (

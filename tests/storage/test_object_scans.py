@@ -67,12 +67,13 @@ def test_parquet(spark: SparkSession, table: str) -> None:
 
 def test_other_formats(spark: SparkSession, s3a: S3a, bucket: Bucket, tmp_path: Path) -> None:
     rows = spark.sql("SELECT id, CONCAT('a', id) AS s, id / 2 AS d FROM range(30)").coalesce(1)
-    for kind in ("csv", "json", "orc"):
+    kinds = ("csv", "json", "orc", "org.apache.spark.sql.avro.AvroFileFormat")
+    for kind in kinds:
         rows.write.format(kind).save(str(tmp_path / kind))
     rows.select("s").write.text(str(tmp_path / "text"), compression="gzip")
     bucket.upload(tmp_path, "formats")
     schema = "id bigint, s string, d double"
-    for kind in ("csv", "json", "orc"):
+    for kind in kinds:
         where = s3a.url(f"formats/{kind}")
         assert_same_rows(spark, spark.read.schema(schema).format(kind).load(where))
     assert_same_rows(spark, lambda session: session.read.text(s3a.url("formats/text")))

@@ -22,6 +22,7 @@ from volley.formats import WRITABLE
 from volley.formats.base import FilePlan, NotWritable, WritableFormat, WriteRequest
 from volley.plan.expressions import Attribute
 from volley.plan.jvm import Java
+from volley.plan.spark_options import may_matter
 from volley.plan.stores import find_store
 from volley.plan.types import NULL, STRING, ArrayType, DataType, StructType, is_shared, parse_type
 from volley.spark_versions.classic import plan_frame
@@ -262,7 +263,7 @@ class _Reader:
             if wanted is not None and value.lower() != wanted.lower():
                 return Unsupported(Reason.FILE_OPTION, "write", f"{key}={value}")
         for key in self._options:
-            if key not in _OPTIONS | rules.options:
+            if key not in _OPTIONS | rules.options and may_matter(self._format_name(), key):
                 return Unsupported(Reason.FILE_OPTION, "write", f"option {key}")
         for key in rules.hadoop:
             if self._hadoop().get(key) is not None:

@@ -7,6 +7,7 @@ a format's files, and nothing here knows about stages, tasks or transports.
 
 from __future__ import annotations
 
+from volley.formats.avro import Avro
 from volley.formats.base import FileFormat, Footer, StreamedFormat, WritableFormat
 from volley.formats.binary_file import BinaryFile
 from volley.formats.csv import Csv
@@ -21,7 +22,7 @@ from volley.plan.nodes import DataFile, FileScan
 
 FORMATS: dict[str, FileFormat] = {file_format.name: file_format for file_format in (Parquet(),)}
 STREAMED: dict[str, StreamedFormat] = {
-    file_format.name: file_format for file_format in (Csv(), Json(), Orc(), Text(), BinaryFile())
+    file_format.name: file_format for file_format in (Csv(), Json(), Orc(), Text(), Avro(), BinaryFile())
 }
 # How files in object stores are read, and those of which a plan needs the order of rows.
 _REMOTE: dict[str, StreamedFormat] = {**STREAMED, RemoteParquet.name: RemoteParquet()}

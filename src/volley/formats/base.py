@@ -134,6 +134,16 @@ class NotWritable:
     value: str
 
 
+MERGES_SCHEMA = "mergeschema"
+"""An option of reads, which Spark parses in writes too."""
+
+
+def find_invalid_option(request: WriteRequest) -> NotWritable | None:
+    """The option of which Spark refuses the value; None if there is none."""
+    value = request.options.get(MERGES_SCHEMA, "false")
+    return None if value.lower() in ("true", "false") else NotWritable("mergeSchema", value)
+
+
 @dataclass(frozen=True)
 class ReadRequest:
     """Part `part` of `parts` of the rows of a file. Together the parts contain every row once.

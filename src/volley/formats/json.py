@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 from volley.batches import batch_by_position
 from volley.errors import DataError
 from volley.formats import lines
 from volley.formats.base import ReadOptions, ReadRequest
+from volley.formats.decimals import check_precision
 from volley.formats.plain_json import PlainLines
 from volley.formats.text_values import TimeForms, convert_text
 from volley.plan.expressions import Attribute
@@ -93,7 +92,7 @@ class Json:
             ]
             for column, values in zip(request.columns, arrays, strict=True):
                 if isinstance(column.type, DecimalType):
-                    _check_precision(values, column.type)
+                    check_precision(values, column.type)
             yield batch_by_position(arrays, rows)
 
 
@@ -112,16 +111,6 @@ def _safe_digits(columns: list[Attribute]) -> int | None:
     scales = [column.type.scale for column in columns if isinstance(column.type, DecimalType)]
     # With so many digits, an exponent of one digit and this scale, a number is less than 10 ** 38.
     return max(0, min(19, 29 - max(scales))) if scales else None
-
-
-def _check_precision(values: pa.Array, data_type: DecimalType) -> None:
-    """Raise DataError for a value with too many digits: Arrow's parser does not look at the precision."""
-    bounds = pc.min_max(values)
-    limit = Decimal(10) ** (data_type.precision - data_type.scale)
-    if any(
-        bound is not None and abs(bound) >= limit for bound in (bounds["min"].as_py(), bounds["max"].as_py())
-    ):
-        raise DataError(f"a number has too many digits for {data_type}.")
 
 
 def has_long_numbers(block: bytes, digits: int) -> bool:

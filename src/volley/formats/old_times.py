@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells whether a Parquet file, or what is to be written, has times on which the old and the new calendar disagree.
+"""Tells whether a file, or what is to be written, may have times on which the old and the new calendar disagree.
 
 Spark converts or refuses only those: dates before 1582-10-15 and instants before 1900.
 """
@@ -7,14 +7,52 @@ Spark converts or refuses only those: dates before 1582-10-15 and instants befor
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+CORRECTED = "CORRECTED"
+"""The mode of reading files as if they had been written with the new calendar."""
+SPARK_VERSION = "org.apache.spark.version"
+
 _FIRST_DAY = -141_427
 _FIRST_SECOND = -2_208_988_800
 _UNITS = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """Which calendar the writer of a file used: Spark says so in its files, other writers do not."""
+
+    is_known: bool
+    legacy: bool
+    legacy_int96: bool
+
+    @staticmethod
+    def of(tags: Mapping[bytes, bytes]) -> Calendar:
+        """By the metadata of a file."""
+        version = tags.get(SPARK_VERSION.encode())
+        return Calendar(
+            is_known=version is not None,
+            legacy=b"org.apache.spark.legacyDateTime" in tags or (version or b"4") < b"3.0.0",
+            legacy_int96=b"org.apache.spark.legacyINT96" in tags or (version or b"4") < b"3.1.0",
+        )
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether it is the new one, whatever the settings are."""
+        return self.is_known and not self.legacy and not self.legacy_int96
+
+    def is_doubtful(self, mode: str) -> bool:
+        """Whether Spark would convert values or refuse old ones. In files of unknown writers the mode decides."""
+        return self.legacy or (not self.is_known and mode.upper() != CORRECTED)
+
+    def is_doubtful_int96(self, mode: str) -> bool:
+        """The same of times in INT96."""
+        return self.legacy_int96 or (not self.is_known and mode.upper() != CORRECTED)
 
 
 def find_old_times(metadata: pq.FileMetaData) -> frozenset[str]:

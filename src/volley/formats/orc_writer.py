@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.orc as arrow_orc
 
 from volley.errors import DataError
-from volley.formats.base import FilePlan, NotWritable, WriteRequest, WriteRules
+from volley.formats.base import (
+    MERGES_SCHEMA,
+    FilePlan,
+    NotWritable,
+    WriteRequest,
+    WriteRules,
+    find_invalid_option,
+)
 from volley.formats.orc import GREGORIAN_DAY
 from volley.plan.nodes import WriteFiles
 from volley.plan.types import BINARY, BOOLEAN, DATE, FRACTIONAL, INTEGRAL, STRING, DecimalType
@@ -35,11 +42,13 @@ class OrcWriter:
     suffix = ".orc"
     write_rules = WriteRules(
         settings={"spark.sql.orc.impl": "native", _CODEC: None},
-        options=frozenset(_CODEC_OPTIONS),
+        options=frozenset({*_CODEC_OPTIONS, MERGES_SCHEMA}),
         hadoop=frozenset({"orc.encrypt", "orc.mask"}),
     )
 
     def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        if problem := find_invalid_option(request):
+            return problem
         for column in request.columns:
             simple = {BOOLEAN, STRING, BINARY, DATE, *INTEGRAL, *FRACTIONAL}
             if not (column.type in simple or isinstance(column.type, DecimalType)):

@@ -18,9 +18,17 @@ import pyarrow.parquet as pq
 from datafusion import DataFrame, SessionContext
 
 from volley.errors import DataError
-from volley.formats.base import FilePlan, NotWritable, ReadOptions, WriteRequest, WriteRules
+from volley.formats.base import (
+    MERGES_SCHEMA,
+    FilePlan,
+    NotWritable,
+    ReadOptions,
+    WriteRequest,
+    WriteRules,
+    find_invalid_option,
+)
 from volley.formats.old_statistics import has_old_statistics
-from volley.formats.old_times import find_old_times, holds_old_times
+from volley.formats.old_times import CORRECTED, SPARK_VERSION, Calendar, find_old_times, holds_old_times
 from volley.formats.parquet_types import column_types
 from volley.formats.stored_columns import find_by_id, find_field, has_ids, is_mistakable, part_of
 from volley.plan.nodes import DataFile, StoredColumn, WriteFiles
@@ -48,7 +56,6 @@ from volley.plan.types import (
     to_arrow,
 )
 
-SPARK_VERSION = "org.apache.spark.version"
 """The footer entry that tells Spark that dates and times need no rebasing."""
 _ROW_METADATA = "org.apache.spark.sql.parquet.row.metadata"
 
@@ -98,6 +105,8 @@ class Parquet:
         return _WRITE_RULES
 
     def plan_write(self, request: WriteRequest) -> FilePlan | NotWritable:
+        if problem := find_invalid_option(request):
+            return problem
         stamps = request.settings[_TIMESTAMP_TYPE]
         int96 = stamps == "INT96"
         # Spark writes times without a zone as INT64, whatever the setting; Arrow has one form for all.
@@ -107,7 +116,7 @@ class Parquet:
         has_times = any(contains_any(column.type, _TIMES) for column in request.columns)
         modes = {key: request.settings[key].upper() for key in _REBASE_SETTINGS}
         for key, mode in modes.items():
-            if has_times and mode not in (_CORRECTED, _REFUSED):
+            if has_times and mode not in (CORRECTED, _REFUSED):
                 return NotWritable(key, mode)
         refuses_old = has_times and _REFUSED in modes.values()
         name = next((request.options[key] for key in _CODEC_OPTIONS if key in request.options), None)
@@ -139,7 +148,7 @@ class ParquetFooter:
     path: str
     columns: dict[str, list[pa.Field]]
     int96: frozenset[str]
-    calendar: _Calendar
+    calendar: Calendar
     old_times: frozenset[str]
     """The columns with times on which the calendars may disagree, as paths; not asked for if Spark wrote the file."""
     column_bytes: Mapping[str, int]
@@ -165,13 +174,22 @@ class ParquetFooter:
             )
         if (
             contains_any(data_type, _TIMES)
-            and self.calendar.is_doubtful(column.name in self.int96, options)
+            and self.is_doubtful(column.name, options)
             and any(leaf == column.name or leaf.startswith(f"{column.name}.") for leaf in self.old_times)
         ):
             raise DataError(
                 f"{self.path}: column {column.name} may have dates in the legacy calendar of Spark 2."
             )
         return column
+
+    def is_doubtful(self, name: str, options: ReadOptions) -> bool:
+        """Whether Spark would convert the times of a column, by its name in the file, or refuse old ones."""
+        modes = dict(options)
+        # A read option counts before the setting.
+        mode = modes.get("datetimerebasemode", modes.get(REBASE, CORRECTED))
+        mode_int96 = modes.get("int96rebasemode", modes.get(REBASE_INT96, CORRECTED))
+        is_int96 = name in self.int96
+        return self.calendar.is_doubtful(mode) or (is_int96 and self.calendar.is_doubtful_int96(mode_int96))
 
     def _find(self, name: str, options: ReadOptions, stored: StoredColumn | None) -> pa.Field | None:
         if stored is not None and stored.is_position:
@@ -194,42 +212,6 @@ class ParquetFooter:
         return found
 
 
-@dataclass(frozen=True)
-class _Calendar:
-    """Which calendar the writer of a file used: Spark says so in its files, other writers do not."""
-
-    is_known: bool
-    legacy: bool
-    legacy_int96: bool
-
-    @property
-    def is_corrected(self) -> bool:
-        """Whether it is the new one, whatever the settings are."""
-        return self.is_known and not self.legacy and not self.legacy_int96
-
-    @staticmethod
-    def of(tags: Mapping[bytes, bytes]) -> _Calendar:
-        version = tags.get(SPARK_VERSION.encode())
-        return _Calendar(
-            is_known=version is not None,
-            legacy=b"org.apache.spark.legacyDateTime" in tags or (version or b"4") < b"3.0.0",
-            legacy_int96=b"org.apache.spark.legacyINT96" in tags or (version or b"4") < b"3.1.0",
-        )
-
-    def is_doubtful(self, int96: bool, options: ReadOptions) -> bool:
-        """Whether Spark would convert a column's values, or refuse old ones."""
-        modes = dict(options)
-        # A read option counts before the setting. In files of unknown writers the mode decides.
-        mode = modes.get("datetimerebasemode", modes.get(REBASE, _CORRECTED))
-        mode_int96 = modes.get("int96rebasemode", modes.get(REBASE_INT96, _CORRECTED))
-        if self.legacy or (not self.is_known and mode.upper() != _CORRECTED):
-            return True
-        return int96 and (self.legacy_int96 or (not self.is_known and mode_int96.upper() != _CORRECTED))
-
-
-_CORRECTED = "CORRECTED"
-
-
 @lru_cache(maxsize=16_384)
 def _footer(path: str, size_bytes: int, modified_ns: int) -> ParquetFooter:
     # Size and time are only part of the cache key: a rewritten file gets a new entry.
@@ -243,7 +225,7 @@ def describe(path: str, metadata: pq.FileMetaData) -> ParquetFooter:
     columns: dict[str, list[pa.Field]] = {}
     for column in fields:
         columns.setdefault(column.name.lower(), []).append(column)
-    calendar = _Calendar.of(tags)
+    calendar = Calendar.of(tags)
     return ParquetFooter(
         path=path,
         columns=columns,
@@ -403,7 +385,7 @@ _WRITE_RULES = WriteRules(
         _TIMESTAMP_TYPE: None,
         _CODEC: None,
     },
-    options=frozenset(_CODEC_OPTIONS),
+    options=frozenset({*_CODEC_OPTIONS, MERGES_SCHEMA}),
     # It encrypts.
     hadoop=frozenset({"parquet.crypto.factory.class"}),
 )

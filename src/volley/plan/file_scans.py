@@ -26,6 +26,7 @@ from volley.plan.read_rules import (
     ZONE_OFFSETS,
     ZONE_OPTION,
 )
+from volley.plan.spark_options import may_matter
 from volley.plan.stored_columns import (
     POSITION,
     NotNative,
@@ -80,6 +81,8 @@ class ScanFacts:
             return f"format {self.format_name}"
         if self.refused:
             return self.refused
+        if self.format_name == _AVRO and not current().widens_columns:
+            return "Avro files in the types that they have"
         for place, column in enumerate(output):
             if column.name == POSITION and self.format_name != _PARQUET:
                 return "metadata column row_index"
@@ -97,7 +100,9 @@ class ScanFacts:
                 return f"{key}={self.settings[key]}"
         for key, value in self.options.items():
             option = rules.options.get(key.lower())
-            if option is None or not option.permits(value, types):
+            # Those of tables in lakes mean more than their files.
+            is_ignored = not self.immutable and not may_matter(self.format_name, key)
+            if not is_ignored and (option is None or not option.permits(value, types)):
                 return f"read option {key}={value}"
         if [column.name for column in stored] == [self._corrupt_column]:
             return "only the column of corrupt records"
@@ -164,6 +169,7 @@ class ScanFacts:
 
 
 _PARQUET = "parquet"
+_AVRO = "avro"
 _METADATA: dict[str, Callable[[str, int, int], Scalar]] = {
     # Of a path; `input_file_name()` is the URL.
     "file_path": lambda url, size_bytes, modified_ms: print_path(url),

@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from volley.plan.types import (
     BINARY,
     BOOLEAN,
+    BYTE,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGRAL,
+    NULL,
+    SHORT,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -296,6 +299,42 @@ _ORC = ReadRules(
     reads=lambda kind: kind == BINARY or (_is_simple(kind) and kind not in (TIMESTAMP, TIMESTAMP_NTZ)),
 )
 
+AVRO_REBASE = "spark.sql.avro.datetimeRebaseModeInRead"
+
+
+def _is_of_avro(kind: DataType) -> bool:
+    """Not so maps: Spark gives their entries in an order of Java's hash tables."""
+    match kind:
+        case StructType(fields):
+            return all(_is_of_avro(field.type) for field in fields)
+        case ArrayType(element, _):
+            return _is_of_avro(element)
+        case _:
+            return kind in (BINARY, NULL) or (_is_simple(kind) and kind not in (BYTE, SHORT))
+
+
+_AVRO = ReadRules(
+    settings={
+        **_OF_ALL_FORMATS,
+        AVRO_REBASE: _REBASE,
+        "avro.mapred.ignore.inputs.without.extension": one_of("", "false"),
+    },
+    options={
+        **_OF_PLANNING,
+        "datetimerebasemode": _REBASE,
+        "ignoreextension": _TRUE,
+        "positionalfieldmatching": _FALSE,
+        "enablestableidentifiersforuniontype": any_value(),
+        "stableidentifierprefixforuniontype": any_value(),
+        "recursivefieldmaxdepth": any_value("any; Spark runs the query if a schema is recursive"),
+        "mode": any_value(),
+        "recordname": any_value(),
+        "recordnamespace": any_value(),
+    },
+    carried=frozenset({AVRO_REBASE, "datetimerebasemode"}),
+    reads=_is_of_avro,
+)
+
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 _BINARY_FILE = ReadRules(
     settings={**_OF_ALL_FORMATS, MAX_LENGTH: any_value("any; Spark runs the query if a file is longer")},
@@ -309,6 +348,7 @@ READ_RULES = {
     "json": _JSON,
     "orc": _ORC,
     "text": _TEXT,
+    "avro": _AVRO,
     "binary": _BINARY_FILE,
 }
 """By the name of Spark's class, without `FileFormat` or `Scan`."""

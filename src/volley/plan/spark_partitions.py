@@ -193,6 +193,10 @@ def _row_counts(rows: int, layout: Layout, known: tuple[int, ...] = ()) -> Seque
             return None
 
 
+# The formats of which Volley reads parts of files as Spark divides them.
+_DIVIDED = frozenset({"parquet", "avro"})
+
+
 def _file_parts(scan: FileScan, layout: Layout) -> Sequence[tuple[FilePart, ...]] | None:
     """The parts of files of each partition of a scan; None if a part is not one that Volley can tell apart."""
     match layout:
@@ -215,7 +219,7 @@ def _file_parts(scan: FileScan, layout: Layout) -> Sequence[tuple[FilePart, ...]
             if (
                 scan.stores
                 or not covers
-                or not all(part.is_whole or scan.format == "parquet" for part in parts)
+                or not all(part.is_whole or scan.format in _DIVIDED for part in parts)
             ):
                 return None
             return found

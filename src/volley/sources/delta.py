@@ -158,7 +158,7 @@ class DeltaReader(DataSourceReader):
                 return pa.nulls(batch.num_rows, arrow_type(field.dataType))
             name = stored[place].name
             values = read_as(batch.column(name), field.dataType)
-            if footer.calendar.is_doubtful(name in footer.int96, ()):
+            if footer.is_doubtful(name, ()):
                 refuse_old_times(values, f"{partition.path}, column {field.name}")
             return values
 

@@ -75,7 +75,7 @@ class SparkVersion:
     set_order_is_known: bool = True
     """Whether `collect_set` gives its values in the order of Scala 2.13's sets, which Volley knows."""
     widens_columns: bool = True
-    """Whether columns of Parquet files are read in wider types, such as INT as BIGINT. Before, Spark fails."""
+    """Whether columns of Parquet and Avro files are read in wider types, such as INT as BIGINT. Before, Spark fails."""
 
     # Expressions.
     substring_index_takes_any_count: bool = True
