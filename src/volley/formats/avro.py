@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -129,25 +131,36 @@ def _decode(blocks: Sequence[Block], form: DecodedForm) -> pa.StructArray:
     # More rows than there are: the decoder then tries to read whatever it has left over, and fails. It ends well only
     # when a batch is full and nothing is left.
     rows = encode_long(len(blocks) + len(data))
-    descriptor = os.memfd_create("volley-avro", os.MFD_CLOEXEC)
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.writelines((_header(form, mark), rows, encode_long(len(data)), data, mark))
-        # Not one for all files: it may know a file by its name.
-        config = SessionConfig().with_batch_size(len(blocks)).with_target_partitions(1)
-        path = f"/proc/self/fd/{descriptor}"
-        frame = SessionContext(config).read_avro(path, pa.schema(form.arrow), file_extension="")
-        batches = frame.collect()
+        with _file_of((_header(form, mark), rows, encode_long(len(data)), data, mark)) as path:
+            # Not one for all files: it may know a file by its name.
+            config = SessionConfig().with_batch_size(len(blocks)).with_target_partitions(1)
+            frame = SessionContext(config).read_avro(path, pa.schema(form.arrow), file_extension="")
+            batches = frame.collect()
     except Exception as error:  # DataFusion has no type of its own for them
         raise DataError(f"an Avro file cannot be decoded: {error}") from error
-    finally:
-        os.close(descriptor)
     if len(batches) != 1 or batches[0].column(1).to_pylist() != [mark] * len(blocks):
         raise DataError("the rows of an Avro file do not end where their block does.")
     found = batches[0].column(0)
     if not np.array_equal(np.diff(found.offsets), [block.count for block in blocks]):
         raise DataError("a block of an Avro file has another number of rows than it says.")
     return found.flatten()
+
+
+@contextmanager
+def _file_of(pieces: Iterable[bytes]) -> Iterator[str]:
+    """The path of a file with this content, in memory where the system has such files."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(prefix="volley-avro-") as named:
+            named.writelines(pieces)
+            named.flush()
+            yield named.name
+        return
+    descriptor = os.memfd_create("volley-avro", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(pieces)
+        file.flush()
+        yield f"/proc/self/fd/{descriptor}"
 
 
 def _header(form: DecodedForm, mark: bytes) -> bytes:
