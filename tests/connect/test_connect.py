@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 import volley
 from helpers.running_queries import assert_quiet
-from helpers.waiting import eventually
+from helpers.waiting import PATIENCE_SECONDS, eventually
 from volley.connect.relations import is_only_planned
 from volley.errors import ConnectServerElsewhere, QueryCancelled
 from volley.plan.jvm import singleton
@@ -240,3 +242,34 @@ def test_a_local_connect_session_of_a_fresh_process(start: str) -> None:
         check=False,
     )
     assert run.stdout.split() == ["pyspark.sql.connect.session", "7", "native", "0"], run.stderr
+
+
+def test_a_streaming_listener_hears_of_a_query(connected: Any) -> None:
+    """Its events are the responses to one request, which ends when the listener is removed."""
+    heard: list[str] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            heard.append("started")
+
+        def onQueryProgress(self, event: Any) -> None:
+            heard.append("progress")
+
+        def onQueryIdle(self, event: Any) -> None:
+            heard.append("idle")
+
+        def onQueryTerminated(self, event: Any) -> None:
+            heard.append("terminated")
+
+    listener = Listener()
+    added = threading.Thread(target=connected.streams.addListener, args=(listener,), daemon=True)
+    added.start()
+    added.join(PATIENCE_SECONDS)
+    assert not added.is_alive()
+    try:
+        stream = connected.readStream.format("rate").load().writeStream.format("noop").start()
+        eventually(lambda: "progress" in heard)
+        stream.stop()
+        eventually(lambda: "terminated" in heard)
+    finally:
+        connected.streams.removeListener(listener)

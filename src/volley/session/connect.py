@@ -64,6 +64,8 @@ def install() -> None:
         local = find_session(client)
         # A hook may change a request on its way to the server, and metrics are observed where Spark runs.
         is_special = bool(observations) or bool(getattr(client, "_session_hooks", ()))
+        # The responses to some commands never end, such as the events for a streaming listener.
+        is_special |= request.plan.HasField("command") and written_by(request.plan) is None
         if local is None or is_special or read_enabled_option(local.session) is not True:
             yield from ask_server()
         else:
