@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import volley
 from helpers.running_queries import assert_quiet
@@ -148,6 +149,39 @@ def test_errors_are_those_of_the_server(connected: Any) -> None:
         connected.range(3).select("nothing_there").collect()
 
 
+FAILING: dict[str, Callable[[Any], object]] = {
+    "analysis": lambda session: session.range(3).select("nothing_there").collect(),
+    "planning": lambda session: session.sql("select id k from range(3)").dropDuplicatesWithinWatermark().collect(),
+    "optimization": lambda session: session.sql(
+        "select from_json('{\"d\": \"02-29\"}', 'd date', map('mode', 'FAILFAST', 'dateFormat', 'yyyy')) x"
+    ).collect(),
+    "execution": lambda session: session.sql("select id / (id - id) as x from range(3)").collect(),
+    "show": lambda session: session.sql("select id / (id - id) as x from range(3)").show(),
+    "tail": lambda session: session.sql("select id / (id - id) as x from range(3)").tail(1),
+    "pandas": lambda session: session.sql("select raise_error(string(id)) from range(1)").toPandas(),
+    "a stopped session": lambda session: ((frame := session.range(3)), session.stop(), frame.collect()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("when", FAILING)
+def test_errors_have_the_types_and_texts_of_the_server(server: str, connected: Any, when: str) -> None:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    plain: Any = ConnectSession.builder.remote(server).create()
+    expected, actual = (find_error(partial(FAILING[when], session)) for session in (plain, connected))
+    plain.stop()
+    assert type(actual) is type(expected)
+    assert str(actual).splitlines()[0] == str(expected).splitlines()[0]
+
+
+def find_error(action: Callable[[], object]) -> Exception:
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("it does not fail")
+
+
 def test_views_settings_and_local_data_are_those_of_the_session(connected: Any) -> None:
     connected.createDataFrame([(1, "a"), (2, None)], "n int, s string").createOrReplaceTempView("mine")
     connected.conf.set("spark.sql.ansi.enabled", "false")
@@ -220,6 +254,10 @@ frame = spark.range(100).groupBy((F.col("id") % 7).alias("k")).agg(F.sum("id").a
 rows, report = frame.collect(), volley.last_query(spark)
 print(type(spark).__module__, len(rows), report.engine, report.spark_tasks)
 spark.stop()
+try:
+    frame.collect()
+except Exception as error:
+    print(getattr(error, "getCondition", error.__str__)())
 """
 
 
@@ -241,7 +279,8 @@ def test_a_local_connect_session_of_a_fresh_process(start: str) -> None:
         timeout=240,
         check=False,
     )
-    assert run.stdout.split() == ["pyspark.sql.connect.session", "7", "native", "0"], run.stderr
+    expected = ["pyspark.sql.connect.session", "7", "native", "0", "NO_ACTIVE_SESSION"]
+    assert run.stdout.split() == expected, run.stderr
 
 
 def test_a_streaming_listener_hears_of_a_query(connected: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -66,6 +66,8 @@ def install() -> None:
         is_special = bool(observations) or bool(getattr(client, "_session_hooks", ()))
         # The responses to some commands never end, such as the events for a streaming listener.
         is_special |= request.plan.HasField("command") and written_by(request.plan) is None
+        # The client itself refuses requests of a session that was stopped.
+        is_special |= client.is_closed
         if local is None or is_special or read_enabled_option(local.session) is not True:
             yield from ask_server()
         else:
@@ -110,11 +112,20 @@ def answer(
         return actions.pass_on(local.session, "collect", ask_server)
     try:
         frame = local.plan(rows_of.SerializeToString())
-    except (PySparkException, Py4JError):
-        # The server raises the same error in the form of its protocol.
+        return ask_server() if frame.isStreaming else _run(frame, relation, ask_server, use, on_start)
+    except (CapturedException, Py4JError):
+        # Raised by the session here. The server raises the same error in the form of its protocol.
         return ask_server()
-    if frame.isStreaming:
-        return ask_server()
+
+
+def _run(
+    frame: DataFrame,
+    relation: Any,
+    ask_server: Callable[[], Answer],
+    use: Callable[[Rows], Answer],
+    on_start: Callable[[], None],
+) -> Answer:
+    kind = relation.WhichOneof("rel_type")
     if kind == "show_string":
         return use(_show(frame, relation.show_string))
 
