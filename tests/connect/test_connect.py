@@ -149,6 +149,14 @@ def test_errors_are_those_of_the_server(connected: Any) -> None:
         connected.range(3).select("nothing_there").collect()
 
 
+@pytest.mark.since("4.0")
+def test_metrics_come_with_the_rows(connected: Any) -> None:
+    frame = connected.sql("select id % 2 k, count(*) n from range(9) group by 1")
+    assert len(frame.collect()) == 2
+    assert "Volley native" in frame.executionInfo.metrics.toText().splitlines()[0]
+    assert {metric.name for metric in frame.toPandas().attrs["metrics"]} >= {"Volley native"}
+
+
 FAILING: dict[str, Callable[[Any], object]] = {
     "analysis": lambda session: session.range(3).select("nothing_there").collect(),
     "planning": lambda session: session.sql("select id k from range(3)").dropDuplicatesWithinWatermark().collect(),

@@ -10,9 +10,9 @@ the server as before.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -25,7 +25,8 @@ from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
 from volley.connect.local_server import LocalSession, find_session
 from volley.connect.relations import find_relation, is_only_planned
-from volley.query import actions
+from volley.observe.connect_metrics import metrics_message
+from volley.query import actions, session_state
 from volley.session import connect_interrupts
 from volley.session.connect_interrupts import interruptible
 from volley.session.intercepts import show_string
@@ -72,8 +73,13 @@ def install() -> None:
             yield from ask_server()
         else:
             with interruptible(client, local.session.sparkContext, request) as operation:
-                responses = answer(
-                    local, request.plan, lambda: tuple(ask_server()), _responses, operation.check
+                # Those to native rows are made when the query has been reported.
+                responses: Iterable[Response] = answer(
+                    local,
+                    request.plan,
+                    lambda: tuple(ask_server()),
+                    partial(_responses, client, local),
+                    operation.check,
                 )
             yield from responses
 
@@ -145,9 +151,15 @@ def written_by(plan: Any) -> str | None:
     return _WRITES.get(plan.command.WhichOneof("command_type")) if plan.HasField("command") else None
 
 
-def _responses(rows: Rows) -> tuple[Response, ...]:
-    """What the client makes of a response stream: the schema and at least one batch."""
-    return (rows.schema, *(rows.table.to_batches() or [empty_batch(rows.table.schema)]))
+def _responses(client: Any, local: LocalSession, rows: Rows) -> Iterator[Response]:
+    """What the client makes of a response stream: the schema, at least one batch, and metrics."""
+    from pyspark.sql.connect.proto import base_pb2
+
+    yield rows.schema
+    yield from rows.table.to_batches() or [empty_batch(rows.table.schema)]
+    report = session_state.last_query(local.session)
+    if report is not None:
+        yield from client._build_metrics(base_pb2.ExecutePlanResponse.Metrics(**metrics_message(report)))
 
 
 def _show(frame: DataFrame, shown: Any) -> Rows:
