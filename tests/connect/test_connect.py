@@ -6,18 +6,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, ArithmeticException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import volley
 from helpers.running_queries import assert_quiet
-from helpers.waiting import eventually
+from helpers.waiting import PATIENCE_SECONDS, eventually
 from volley.connect.relations import is_only_planned
 from volley.errors import ConnectServerElsewhere, QueryCancelled
 from volley.plan.jvm import singleton
@@ -146,6 +149,47 @@ def test_errors_are_those_of_the_server(connected: Any) -> None:
         connected.range(3).select("nothing_there").collect()
 
 
+@pytest.mark.since("4.0")
+def test_metrics_come_with_the_rows(connected: Any) -> None:
+    frame = connected.sql("select id % 2 k, count(*) n from range(9) group by 1")
+    assert len(frame.collect()) == 2
+    assert "Volley native" in frame.executionInfo.metrics.toText().splitlines()[0]
+    assert {metric.name for metric in frame.toPandas().attrs["metrics"]} >= {"Volley native"}
+
+
+FAILING: dict[str, Callable[[Any], object]] = {
+    "analysis": lambda session: session.range(3).select("nothing_there").collect(),
+    "planning": lambda session: session.sql("select id k from range(3)").dropDuplicatesWithinWatermark().collect(),
+    "optimization": lambda session: session.sql(
+        "select from_json('{\"d\": \"02-29\"}', 'd date', map('mode', 'FAILFAST', 'dateFormat', 'yyyy')) x"
+    ).collect(),
+    "execution": lambda session: session.sql("select id / (id - id) as x from range(3)").collect(),
+    "show": lambda session: session.sql("select id / (id - id) as x from range(3)").show(),
+    "tail": lambda session: session.sql("select id / (id - id) as x from range(3)").tail(1),
+    "pandas": lambda session: session.sql("select raise_error(string(id)) from range(1)").toPandas(),
+    "a stopped session": lambda session: ((frame := session.range(3)), session.stop(), frame.collect()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("when", FAILING)
+def test_errors_have_the_types_and_texts_of_the_server(server: str, connected: Any, when: str) -> None:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    plain: Any = ConnectSession.builder.remote(server).create()
+    expected, actual = (find_error(partial(FAILING[when], session)) for session in (plain, connected))
+    plain.stop()
+    assert type(actual) is type(expected)
+    assert str(actual).splitlines()[0] == str(expected).splitlines()[0]
+
+
+def find_error(action: Callable[[], object]) -> Exception:
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("it does not fail")
+
+
 def test_views_settings_and_local_data_are_those_of_the_session(connected: Any) -> None:
     connected.createDataFrame([(1, "a"), (2, None)], "n int, s string").createOrReplaceTempView("mine")
     connected.conf.set("spark.sql.ansi.enabled", "false")
@@ -218,6 +262,10 @@ frame = spark.range(100).groupBy((F.col("id") % 7).alias("k")).agg(F.sum("id").a
 rows, report = frame.collect(), volley.last_query(spark)
 print(type(spark).__module__, len(rows), report.engine, report.spark_tasks)
 spark.stop()
+try:
+    frame.collect()
+except Exception as error:
+    print(getattr(error, "getCondition", error.__str__)())
 """
 
 
@@ -239,4 +287,36 @@ def test_a_local_connect_session_of_a_fresh_process(start: str) -> None:
         timeout=240,
         check=False,
     )
-    assert run.stdout.split() == ["pyspark.sql.connect.session", "7", "native", "0"], run.stderr
+    expected = ["pyspark.sql.connect.session", "7", "native", "0", "NO_ACTIVE_SESSION"]
+    assert run.stdout.split() == expected, run.stderr
+
+
+def test_a_streaming_listener_hears_of_a_query(connected: Any) -> None:
+    """Its events are the responses to one request, which ends when the listener is removed."""
+    heard: list[str] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None:
+            heard.append("started")
+
+        def onQueryProgress(self, event: Any) -> None:
+            heard.append("progress")
+
+        def onQueryIdle(self, event: Any) -> None:
+            heard.append("idle")
+
+        def onQueryTerminated(self, event: Any) -> None:
+            heard.append("terminated")
+
+    listener = Listener()
+    added = threading.Thread(target=connected.streams.addListener, args=(listener,), daemon=True)
+    added.start()
+    added.join(PATIENCE_SECONDS)
+    assert not added.is_alive()
+    try:
+        stream = connected.readStream.format("rate").load().writeStream.format("noop").start()
+        eventually(lambda: "progress" in heard)
+        stream.stop()
+        eventually(lambda: "terminated" in heard)
+    finally:
+        connected.streams.removeListener(listener)

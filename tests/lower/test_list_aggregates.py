@@ -129,6 +129,17 @@ def test_try_sums_that_overflow(tables: SparkSession, tmp_path: Path, workers: s
 
 
 @pytest.mark.since("4.3")
+def test_values_that_a_pivot_lists_twice(tables: SparkSession) -> None:
+    """Before, Spark has one place for both and reads two."""
+    assert_same_rows(
+        tables, "select * from (select k, s, l from t) pivot (sum(l) for s in ('a', 'b', 'a', null, null))"
+    )
+    assert_same_rows(
+        tables, "select * from (select k, id from t) pivot (max(id) x, sum(id) y for k in (1, 1))"
+    )
+
+
+@pytest.mark.since("4.3")
 def test_several_extremes(tables: SparkSession) -> None:
     assert_same_rows(
         tables, "select k, max_by(s, id, 3), min_by(id, id, 2), max_by(struct(s, f), id, 1) from t group by k"

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 import volley
 from helpers.captured import plan_of
+from helpers.shown import shown
 from volley.observe.spark_tasks import SparkTasks
 from volley.plan.nodes import LocalRows, walk
 from volley.support.reasons import Reason
@@ -88,6 +90,33 @@ CASES: dict[str, Callable[[SparkSession], DataFrame]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_rows_of_every_kind_of_input(spark: SparkSession, name: str) -> None:
     same(spark, CASES[name](spark))
+
+
+ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
+    "collect": lambda frame: frame.collect(),
+    "tail": lambda frame: frame.tail(2),
+    "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
+    "toPandas": lambda frame: frame.toPandas().to_dict(),
+    "show": shown,
+    "count": lambda frame: frame.count(),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_columns_of_every_type_that_are_never_null_in_frames_without_rows(
+    spark: SparkSession, action: str
+) -> None:
+    """Also of no type, as the pandas API makes of an empty frame."""
+    schema = T.StructType.fromDDL(ALL_TYPES)
+    frame = spark.createDataFrame(
+        [], T.StructType([T.StructField(f.name, f.dataType, False) for f in schema])
+    )
+    with conf(spark, {"spark.volley.enabled": "false"}):
+        expected = ACTIONS[action](frame)
+    assert ACTIONS[action](frame) == expected
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native", report.reasons
 
 
 @pytest.mark.parametrize("arrow", ["true", "false"])

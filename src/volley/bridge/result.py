@@ -10,15 +10,19 @@ import pyarrow as pa
 
 from volley.batches import conform, table_without_columns
 from volley.plan.expressions import Attribute
-from volley.plan.types import to_arrow, to_result
+from volley.plan.types import NULL, to_arrow, to_result
 
 
 class NativeResult:
     """The engine's batches, with the names and types of the plan's output. Can be read once."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], output: tuple[Attribute, ...]) -> None:
+        # Arrow refuses a column of no type that is never NULL, which a frame without rows may have.
         self.schema = pa.schema(
-            [pa.field(column.name, to_result(column.type), column.nullable) for column in output]
+            [
+                pa.field(column.name, to_result(column.type), column.nullable or column.type == NULL)
+                for column in output
+            ]
         )
         self._types = [to_arrow(column.type) for column in output]
         self.rows = 0

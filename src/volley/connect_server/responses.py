@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from volley.batches import empty_batch
 from volley.connect_server.operations import Encode
-from volley.observe.report import QueryReport, StageReport
+from volley.observe.connect_metrics import metrics_message
+from volley.observe.report import QueryReport
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -62,7 +63,7 @@ class ResponseWriter:
                 responses.append(partial(self._encode_batch, batches, schema, start))
             start += sum(batch.num_rows for batch in batches)
         if report is not None:
-            responses.append(partial(self._encode, {"metrics": _metrics_message(report)}))
+            responses.append(partial(self._encode, {"metrics": metrics_message(report)}))
         if completes:
             responses.append(partial(self._encode, {"result_complete": {}}))
         return responses
@@ -146,38 +147,3 @@ def _type_in(type: pa.DataType, time_zone: str) -> pa.DataType:
     if pa.types.is_map(type):
         return pa.map_(_field_in(type.key_field, time_zone), _field_in(type.item_field, time_zone))
     return type
-
-
-def _metrics_message(report: QueryReport) -> dict[str, Any]:
-    """The report as Spark's metrics: an object for the query, and below it one for each stage."""
-    query = {
-        "numOutputRows": ("number of output rows", report.rows, "sum"),
-        "planningTime": ("planning time", int(report.planning_seconds * 1000), "timing"),
-        "executionTime": ("execution time", int(report.execution_seconds * 1000), "timing"),
-        "sparkTasks": ("tasks run by Spark", report.spark_tasks or 0, "sum"),
-    }
-    # In Spark's messages, too, the root is its own parent.
-    objects = [_metric_object(f"Volley {report.engine}", 0, 0, query)]
-    for place, stage in enumerate(report.stages, 1):
-        objects.append(_metric_object(f"VolleyStage {stage.stage}", place, 0, _stage_metrics(stage)))
-    return {"metrics": objects}
-
-
-def _stage_metrics(stage: StageReport) -> dict[str, tuple[str, int, str]]:
-    return {
-        "numOutputRows": ("number of output rows", stage.rows, "sum"),
-        "outputBytes": ("size of output", stage.bytes, "size"),
-        "tasks": ("tasks", stage.tasks, "sum"),
-        "duration": ("duration", int(stage.seconds * 1000), "timing"),
-        "spilledBytes": ("spill size", stage.spilled_bytes, "size"),
-    }
-
-
-def _metric_object(
-    name: str, plan_id: int, parent: int, metrics: dict[str, tuple[str, int, str]]
-) -> dict[str, Any]:
-    values = {
-        key: {"name": title, "value": value, "metric_type": kind}
-        for key, (title, value, kind) in metrics.items()
-    }
-    return {"name": name, "plan_id": plan_id, "parent": parent, "execution_metrics": values}

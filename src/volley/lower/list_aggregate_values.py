@@ -86,7 +86,11 @@ def pivot(call: AggregateCall) -> Finish:
     """For each value of PIVOT, the second argument of the row that has it as its first: there is one at most."""
     function = call.function
     kind = function.arguments[0].type
-    constants = [pa.scalar(value, to_arrow(kind)) for value in pivot_values(function) or ()]
+    listed = pivot_values(function) or []
+    distinct = list(dict.fromkeys(listed))
+    constants = [pa.scalar(value, to_arrow(kind)) for value in distinct]
+    # Values may be listed more than once.
+    columns = [distinct.index(value) for value in listed]
     wanted = to_arrow(call.type)
 
     def finish(grouped: GroupedValues) -> pa.Array:
@@ -101,7 +105,8 @@ def pivot(call: AggregateCall) -> Finish:
             raise ExactnessError("several rows for one cell of a PIVOT")
         found = np.full(grouped.size * len(constants), -1)
         found[cells] = rows
-        offsets = np.arange(0, len(found) + 1, len(constants), dtype=np.int32)
+        found = found.reshape(grouped.size, len(constants))[:, columns].ravel()
+        offsets = np.arange(0, len(found) + 1, len(columns), dtype=np.int32)
         taken = values.take(pa.array(np.maximum(found, 0), mask=found < 0))
         return pa.ListArray.from_arrays(pa.array(offsets), taken, type=wanted)
 

@@ -10,14 +10,14 @@ the server as before.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -25,7 +25,8 @@ from volley.batches import empty_batch
 from volley.bridge.result import NativeResult
 from volley.connect.local_server import LocalSession, find_session
 from volley.connect.relations import find_relation, is_only_planned
-from volley.query import actions
+from volley.observe.connect_metrics import metrics_message
+from volley.query import actions, session_state
 from volley.session import connect_interrupts
 from volley.session.connect_interrupts import interruptible
 from volley.session.intercepts import show_string
@@ -64,12 +65,21 @@ def install() -> None:
         local = find_session(client)
         # A hook may change a request on its way to the server, and metrics are observed where Spark runs.
         is_special = bool(observations) or bool(getattr(client, "_session_hooks", ()))
+        # The responses to some commands never end, such as the events for a streaming listener.
+        is_special |= request.plan.HasField("command") and written_by(request.plan) is None
+        # The client itself refuses requests of a session that was stopped.
+        is_special |= client.is_closed
         if local is None or is_special or read_enabled_option(local.session) is not True:
             yield from ask_server()
         else:
             with interruptible(client, local.session.sparkContext, request) as operation:
-                responses = answer(
-                    local, request.plan, lambda: tuple(ask_server()), _responses, operation.check
+                # Those to native rows are made when the query has been reported.
+                responses: Iterable[Response] = answer(
+                    local,
+                    request.plan,
+                    lambda: tuple(ask_server()),
+                    partial(_responses, client, local),
+                    operation.check,
                 )
             yield from responses
 
@@ -108,11 +118,20 @@ def answer(
         return actions.pass_on(local.session, "collect", ask_server)
     try:
         frame = local.plan(rows_of.SerializeToString())
-    except (PySparkException, Py4JError):
-        # The server raises the same error in the form of its protocol.
+        return ask_server() if frame.isStreaming else _run(frame, relation, ask_server, use, on_start)
+    except (CapturedException, Py4JError):
+        # Raised by the session here. The server raises the same error in the form of its protocol.
         return ask_server()
-    if frame.isStreaming:
-        return ask_server()
+
+
+def _run(
+    frame: DataFrame,
+    relation: Any,
+    ask_server: Callable[[], Answer],
+    use: Callable[[Rows], Answer],
+    on_start: Callable[[], None],
+) -> Answer:
+    kind = relation.WhichOneof("rel_type")
     if kind == "show_string":
         return use(_show(frame, relation.show_string))
 
@@ -132,9 +151,15 @@ def written_by(plan: Any) -> str | None:
     return _WRITES.get(plan.command.WhichOneof("command_type")) if plan.HasField("command") else None
 
 
-def _responses(rows: Rows) -> tuple[Response, ...]:
-    """What the client makes of a response stream: the schema and at least one batch."""
-    return (rows.schema, *(rows.table.to_batches() or [empty_batch(rows.table.schema)]))
+def _responses(client: Any, local: LocalSession, rows: Rows) -> Iterator[Response]:
+    """What the client makes of a response stream: the schema, at least one batch, and metrics."""
+    from pyspark.sql.connect.proto import base_pb2
+
+    yield rows.schema
+    yield from rows.table.to_batches() or [empty_batch(rows.table.schema)]
+    report = session_state.last_query(local.session)
+    if report is not None:
+        yield from client._build_metrics(base_pb2.ExecutePlanResponse.Metrics(**metrics_message(report)))
 
 
 def _show(frame: DataFrame, shown: Any) -> Rows:

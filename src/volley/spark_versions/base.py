@@ -74,6 +74,8 @@ class SparkVersion:
     # Rows.
     set_order_is_known: bool = True
     """Whether `collect_set` gives its values in the order of Scala 2.13's sets, which Volley knows."""
+    pivots_repeat_values: bool = True
+    """Whether all columns of a PIVOT by the same value have its result. Before, Spark has a place for one of them."""
     widens_columns: bool = True
     """Whether columns of Parquet and Avro files are read in wider types, such as INT as BIGINT. Before, Spark fails."""
 

@@ -14,6 +14,7 @@ SPARK_4_2 = replace(
     tested="4.2.1",
     oldest_python=(3, 10),
     has_init_frame=False,
+    pivots_repeat_values=False,
     calls_row_functions=False,
     substring_index_takes_any_count=False,
     implied_options={"Percentile": {"weighsNeighbours": True}},

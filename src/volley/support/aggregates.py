@@ -315,7 +315,12 @@ def check_function(call: Call, distinct: bool = False) -> Iterator[Unsupported]:
         case "ListAgg":
             allowed = _joins_texts(call)
         case "PivotFirst":
-            allowed = call.arguments[0].type in _HASHED and pivot_values(call) is not None
+            values = pivot_values(call)
+            allowed = call.arguments[0].type in _HASHED and values is not None
+            if values and len(set(values)) < len(values) and not current().pivots_repeat_values:
+                yield Unsupported(
+                    Reason.ARGUMENT_VALUE, call.function, "Spark has no place for a value that is given twice"
+                )
         case _:
             allowed = True
     if call.function == "CollectSet" and not current().set_order_is_known:

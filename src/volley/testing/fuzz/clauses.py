@@ -72,7 +72,10 @@ class Clauses(Builder):
         if key == number:
             return child
         group = [c for c in child.of(*ORDERABLE) if c not in (key, number)][:1]
-        values = [(value, self._name("p")) for value in _PIVOTED[key.kind]]
+        listed = _PIVOTED[key.kind]
+        if self._choices.percent(20):
+            listed = (*listed, self._choices.pick(listed))
+        values = [(value, self._name("p")) for value in listed]
         calls = self._choices.pick(["sum({})", "count({})", "max({})"]).format(number.name)
         kept = ", ".join(c.name for c in (*group, key, number))
         named = ", ".join(f"{value} as {name}" for value, name in values)
