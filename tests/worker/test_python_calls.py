@@ -66,13 +66,16 @@ def test_what_a_task_has_made_can_be_collected_after_it(spark: SparkSession) -> 
     """Only modules are kept from the garbage collector, once."""
     frozen = F.udf(lambda number: [os.getpid(), gc.get_freeze_count()], "array<long>")
     spark.conf.set("spark.volley.local.cores", "1")
-    seen = {tuple(spark.range(1).select(frozen("id")).collect()[0][0]) for _ in range(4)}
+    seen: dict[int, list[int]] = {}
+    for _ in range(4):
+        process, count = spark.range(1).select(frozen("id")).collect()[0][0]
+        seen.setdefault(process, []).append(count)
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "native"
-    processes = [process for process, _ in seen]
-    assert len(processes) == len({*processes}) < 4
-    assert all(count > 10_000 for _, count in seen)
+    assert len(seen) < 4, "no process runs two tasks"
+    # Some of what is frozen may be freed, but nothing is added.
+    assert all(counts == sorted(counts, reverse=True) and counts[0] > 10_000 for counts in seen.values())
 
 
 def test_one_partition_is_one_call(spark: SparkSession) -> None:
