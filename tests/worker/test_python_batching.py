@@ -15,7 +15,7 @@ import pytest
 from volley.errors import DataError
 from volley.plan.types import LONG, STRING, TIMESTAMP, DataType, MapType, SimpleType, to_arrow
 from volley.worker.python import batching
-from volley.worker.python.batching import Alignment, Gathered, cut, join_small, results_of
+from volley.worker.python.batching import Alignment, Gathered, cut, cut_large, results_of
 from volley.worker.python.channel import Channel
 from volley.worker.python.groups import cut_groups
 
@@ -51,14 +51,33 @@ def test_batches_have_as_many_rows_as_spark_gives_them(seed: int) -> None:
 
 def test_small_batches_are_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int | None] = list(range(40))
-    small = [[batch] for batch in pa.table({"a": rows}).to_batches(max_chunksize=2)]
-    assert [len(group) for group in join_small(small)] == [1, 2, 4, 8, 5]
-    assert [value for group in join_small(small) for value in values(group)] == rows
-    large = [[pa.record_batch({"a": [None] * 100_000}, schema=SCHEMA.remove(1))] for _ in range(3)]
-    assert [len(group) for group in join_small(large)] == [1, 1, 1]
+    small = pa.table({"a": rows}).to_batches(max_chunksize=2)
+    assert [len(group) for group in cut_large(small, 2)] == [1, 2, 4, 8, 5]
+    assert [value for group in cut_large(small, 2) for value in values(group)] == rows
+    large = [pa.record_batch({"a": [None] * 100_000}, schema=SCHEMA.remove(1)) for _ in range(3)]
+    assert [len(group) for group in cut_large(large, 100_000)] == [1, 1, 1]
     times = itertools.count()
     monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: next(times)))
-    assert [len(group) for group in join_small(small)] == [1] * 20, "none waits for slow ones"
+    assert [len(group) for group in cut_large(small, 2)] == [1] * 20, "none waits for slow ones"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_that_is_sent_but_the_last_can_be_cut_into_batches_of_spark(seed: int) -> None:
+    chance = random.Random(seed)
+    rows: list[int | None] = list(range(chance.randrange(0, 200)))
+    size = chance.randrange(1, 9)
+    batches = pa.table({"a": rows}).to_batches(max_chunksize=chance.randrange(1, 100)) if rows else []
+    groups = [values(group) for group in cut_large(batches, size)]
+    assert [value for group in groups for value in group] == rows
+    assert not any(len(group) % size for group in groups[:-1])
+
+
+def test_rows_of_large_batches_are_not_copied() -> None:
+    batches = pa.table({"a": range(60)}).to_batches(max_chunksize=20)
+    groups = list(cut_large(batches, 6))
+    assert [[batch.num_rows for batch in group] for group in groups] == [[18], [2, 4], [12], [4, 2], [18]]
+    wide = pa.record_batch({"a": ["x" * 2**20] * 6})
+    assert [[batch.num_rows for batch in group] for group in cut_large([wide], 1)] == [[3], [3]]
 
 
 def test_room_for_rows_is_given_back() -> None:

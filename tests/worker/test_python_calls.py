@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Iterator
 
 import pandas as pd
@@ -57,6 +59,23 @@ def test_a_function_may_leave_rows_unread(spark: SparkSession) -> None:
     report = volley.last_query(spark)
     assert report is not None
     assert report.engine == "native"
+
+
+@pytest.mark.since("4.3")
+def test_what_a_task_has_made_can_be_collected_after_it(spark: SparkSession) -> None:
+    """Only modules are kept from the garbage collector, once."""
+    frozen = F.udf(lambda number: [os.getpid(), gc.get_freeze_count()], "array<long>")
+    spark.conf.set("spark.volley.local.cores", "1")
+    seen: dict[int, list[int]] = {}
+    for _ in range(4):
+        process, count = spark.range(1).select(frozen("id")).collect()[0][0]
+        seen.setdefault(process, []).append(count)
+    report = volley.last_query(spark)
+    assert report is not None
+    assert report.engine == "native"
+    assert len(seen) < 4, "no process runs two tasks"
+    # Some of what is frozen may be freed, but nothing is added.
+    assert all(counts == sorted(counts, reverse=True) and counts[0] > 10_000 for counts in seen.values())
 
 
 def test_one_partition_is_one_call(spark: SparkSession) -> None:

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from volley.plan.expressions import Attribute
-from volley.plan.nodes import Project, Range, Union
+from volley.plan.nodes import Limit, Project, Range, Union
 from volley.plan.types import LONG
 from volley.testing.rows import assert_same_rows
 from volley.worker.python.ranges import divide_range
+from volley.worker.python.streams import crossing_rows
 
 ID = Attribute(1, "id", LONG, False)
 
@@ -45,6 +46,15 @@ def test_the_parts_are_the_range(seed: int) -> None:
     for part, following in pairwise(parts):
         assert part[-1] + step == following[0]
     assert (parts[0][0], parts[-1][-1]) == (numbers(whole)[0], numbers(whole)[-1])
+
+
+def test_batches_on_their_way_to_functions_have_whole_batches_of_spark() -> None:
+    plan = Project((ID,), Range(0, 10, 1, (ID,)))
+    assert crossing_rows(plan, 10_000) == 60_000
+    assert crossing_rows(plan, 2**16) == 2**16
+    assert crossing_rows(plan, 2**16 + 1) is None
+    assert crossing_rows(plan, 0) is None
+    assert crossing_rows(Limit(5, 0, True, plan), 10_000) is None
 
 
 @pytest.mark.parametrize("end", [-5, 0, 1, 199_999])

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import datetime
+import enum
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.serializers import CloudPickleSerializer
@@ -44,6 +50,12 @@ TYPES = types.StructType(
 )
 
 Loop = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+@pytest.fixture(autouse=True)
+def without_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process count what the garbage collector finds."""
+    monkeypatch.setattr(row_functions, "_freeze_modules", lambda: None)
 
 
 def loop_of(
@@ -106,6 +118,126 @@ def test_results_are_those_of_pysparks_loop() -> None:
     assert [repr(batch.to_pydict()) for batch in found] == [repr(batch.to_pydict()) for batch in expected]
 
 
+class Indexed:
+    """Arrow and PySpark take it for an integer."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __index__(self) -> Any:
+        if isinstance(self._value, Exception):
+            raise self._value
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Indexed({self._value!r})"
+
+
+class Whole(int):
+    def __index__(self) -> int:
+        return 99
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 300
+
+
+ODD_RESULTS = [
+    *(sign * 2**bits + more for bits in (7, 8, 15, 31, 63) for sign in (-1, 1) for more in (-1, 0)),
+    *(
+        0,
+        1,
+        -1,
+        True,
+        False,
+        None,
+        0.0,
+        1.0,
+        1.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "1",
+        b"1",
+        1j,
+        [1],
+        (1,),
+        {},
+    ),
+    *(Decimal(1), Decimal("1.5"), Decimal("NaN"), datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)),
+    *(Whole(5), Whole(2**70), Level.LOW, Level.HIGH, datetime.timedelta(1), object),
+    *(
+        Indexed(1),
+        Indexed(7),
+        Indexed(2**40),
+        Indexed("x"),
+        Indexed(ValueError("index")),
+        Indexed(KeyError(1)),
+    ),
+    *(
+        np.int8(1),
+        np.int64(2**40),
+        np.uint8(200),
+        np.uint64(2**63),
+        np.bool_(True),
+        np.float64(1),
+        np.float32(0.1),
+    ),
+    *(np.datetime64("2020-01-01"), np.array(5), np.array([5]), np.str_("1"), pd.NA, pd.NaT),
+    *(pd.Timestamp(0), pa.scalar(5), pa.scalar(5, pa.int8()), pa.scalar(None, pa.int64()), pa.scalar(True)),
+]
+RESULT_TYPES = [
+    types.ByteType(),
+    types.ShortType(),
+    types.IntegerType(),
+    types.LongType(),
+    types.FloatType(),
+    types.DoubleType(),
+    types.BooleanType(),
+    types.StringType(),
+    types.BinaryType(),
+    types.DateType(),
+    types.TimestampType(),
+    types.DecimalType(10, 2),
+    types.ArrayType(types.LongType()),
+]
+
+
+def outcome(
+    function: Callable[..., Any], returns: types.DataType, settings: dict[str, str], *, own: bool
+) -> str:
+    """What the results are, or how they fail."""
+    loop = loop_of([(function, returns, [0], {})], own=own, settings=settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = results(loop)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    for batch in found:
+        batch.validate(full=True)
+    return "\n".join(f"{batch.column(0).type} {batch.column(0)}" for batch in found)
+
+
+@pytest.mark.parametrize("safely", ["true", "false"])
+@pytest.mark.parametrize("returns", RESULT_TYPES, ids=lambda returns: returns.simpleString())
+def test_odd_results_are_those_of_pysparks_loop_or_fail_as_there(
+    returns: types.DataType, safely: str
+) -> None:
+    """Alone, and after results without fault: 0 and 1 look like booleans."""
+    settings = {"spark.sql.execution.pandas.convertToArrowArraySafely": safely}
+    for value in ODD_RESULTS:
+        for function in (
+            lambda n, value=value: value,
+            lambda n, value=value: value if n is None else 1,
+            lambda n, value=value: value if n == 2**63 - 1 else 5,
+            lambda n, value=value: value if n == 2**63 - 1 else None,
+        ):
+            found, expected = (outcome(function, returns, settings, own=own) for own in (False, True))
+            assert found == expected, f"{value!r} as {returns.simpleString()}"
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_results_that_cannot_be_converted_fail_as_in_pysparks_loop(*, own: bool) -> None:
     safely = {"spark.sql.execution.pandas.convertToArrowArraySafely": "true"}
@@ -118,7 +250,7 @@ def test_results_that_cannot_be_converted_fail_as_in_pysparks_loop(*, own: bool)
 
 
 def test_a_stop_of_an_iteration_is_an_error() -> None:
-    """The last row is missing then, and nothing else tells."""
+    """Where the last row is only missing, nothing else tells."""
     ends = iter(range(BATCH.num_rows - 1))
     for eval_type in (ARROW_BATCHED, BATCHED):
         loop = loop_of(
@@ -127,7 +259,7 @@ def test_a_stop_of_an_iteration_is_an_error() -> None:
             own=False,
             settings={row_functions.ARROW_ROWS: "true"},
         )
-        with pytest.raises(Exception, match="RESULT_ROWS_MISMATCH"):
+        with pytest.raises(Exception, match=r"RESULT_ROWS_MISMATCH|raised StopIteration"):
             list(loop(0, iter([BATCH])))
 
 

@@ -2,17 +2,18 @@
 """Orders the conditions of a filter over stored rows, and groups them for DataFusion.
 
     mode IN (...) AND commit < receipt AND ship < commit AND receipt >= a AND receipt < b          as Spark asks
-    receipt >= a AND receipt < b AND together(commit < receipt AND ship < commit) AND mode IN (...)
+    together(commit < receipt AND (ship < commit AND (receipt >= a AND receipt < b))) AND mode IN (...)
 
-DataFusion evaluates AND from left to right. As soon as less than a fifth of a batch is left, it copies what is left,
-all columns of it, for each further condition. So the conditions that leave least for their cost come first, and cheap
-ones after them are one condition. Nothing is known of the values, so how much a condition leaves is a guess. No
-condition passes one that may fail: Spark evaluates them in its order.
+DataFusion evaluates AND from left to right. As soon as a left side leaves less than a fifth of a batch, it copies what
+is left, all columns of it, for the right side. Comparing numbers in the whole batch takes less. So cheap conditions are
+one, in which each left side is a single one of them that leaves more. The others come in the order of what they leave
+for their cost. Nothing is known of the values, so how much a condition leaves is a guess. No condition passes one that
+may fail: Spark evaluates them in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from itertools import takewhile
 from math import prod
@@ -59,13 +60,36 @@ def _order(node: Node) -> Node:
     asked = list(conjuncts(node.condition))
     free = list(takewhile(lambda part: not may_fail(part), asked))
     groups = sorted(_groups(free), key=_value, reverse=True)
-    first, cheap, others = _divide(groups)
-    if len(cheap) > 1:
-        # The scan skips row groups by the plain conditions, and few rows reach them.
-        others += [part for part in cheap if _may_skip(node.child, part)]
-        cheap = [Call("And", (reduce(both, cheap[:-1]), cheap[-1]), BOOLEAN, options=((_TOGETHER, True),))]
-    ordered = [*first, *cheap, *others, *asked[len(free) :]]
+    ordered = [*_arrange(groups, node.child), *asked[len(free) :]]
     return node if ordered == asked else Filter(reduce(both, ordered), node.child)
+
+
+def _arrange(groups: list[list[Expression]], child: Node) -> list[Expression]:
+    parts = [part for group in groups for part in group]
+    cheap = [part for part in parts if _is_cheap(part)]
+    if len(cheap) < 2 or not _copies_for_cheap(groups):
+        return parts
+    others = [part for part in parts if not _is_cheap(part)]
+    # The scan skips row groups by the plain conditions, and few rows reach them.
+    return [_together(cheap), *others, *(part for part in cheap if _may_skip(child, part))]
+
+
+def _copies_for_cheap(groups: list[list[Expression]]) -> bool:
+    """Whether DataFusion would copy rows for a cheap condition."""
+    left = 1.0
+    for group in groups:
+        if left < _COPIED_SHARE and any(map(_is_cheap, group)):
+            return True
+        left *= prod(map(_share, group))
+    return False
+
+
+def _together(parts: Sequence[Expression]) -> Expression:
+    """These conditions as one: a AND (b AND (c AND d))."""
+    *others, last = parts
+    first, *between = others
+    right = reduce(lambda right, part: both(part, right), reversed(between), last)
+    return Call("And", (first, right), BOOLEAN, options=((_TOGETHER, True),))
 
 
 def _groups(parts: Iterable[Expression]) -> list[list[Expression]]:
@@ -76,28 +100,14 @@ def _groups(parts: Iterable[Expression]) -> list[list[Expression]]:
     return list(found.values())
 
 
-def _divide(
-    groups: list[list[Expression]],
-) -> tuple[list[Expression], list[Expression], list[Expression]]:
-    """Those before little is left of a batch; the cheap ones after them; the others after them."""
-    first: list[Expression] = []
-    cheap: list[Expression] = []
-    others: list[Expression] = []
-    left = 1.0
-    for group in groups:
-        if left >= _COPIED_SHARE:
-            first += group
-            left *= prod(map(_share, group))
-        elif all(_cost(part) < _TEXT_COST for part in group):
-            cheap += group
-        else:
-            others += group
-    return first, cheap, others
-
-
 def _value(group: list[Expression]) -> float:
     """How much of the rows a group drops for its cost."""
     return (1 - prod(map(_share, group))) / sum(map(_cost, group))
+
+
+def _is_cheap(part: Expression) -> bool:
+    """Whether evaluating it for all rows takes less than copying some, also as the left side of an AND."""
+    return _cost(part) < _TEXT_COST and _share(part) >= _COPIED_SHARE
 
 
 def _share(part: Expression) -> float:

@@ -57,12 +57,14 @@ _exit_delay: Shared[None, float] = Shared(Phase.ENGINE, close=time.sleep)
 
 
 @lru_cache(maxsize=16)
-def planning_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
-    """The session in which all tasks of this process with this width and memory are planned.
+def planning_context(
+    target_partitions: int, memory: OperatorMemory | None = None, batch_rows: int | None = None
+) -> SessionContext:
+    """The session in which all tasks of this process with this width, memory and size of batches are planned.
 
     Nothing stays registered in it.
     """
-    return SessionContext(_config(target_partitions, memory, {}))
+    return SessionContext(_config(target_partitions, memory, _batch_settings(batch_rows)))
 
 
 @lru_cache(maxsize=16)
@@ -86,21 +88,25 @@ def drop_caches() -> None:
         cached.cache_clear()
 
 
-def running_context(target_partitions: int, memory: OperatorMemory | None = None) -> SessionContext:
+def running_context(
+    target_partitions: int, memory: OperatorMemory | None = None, batch_rows: int | None = None
+) -> SessionContext:
     """A session in which tasks run their plans. Without `memory` there is no limit.
 
     All sessions with the same `memory` share its pool.
     """
     if memory is None:
-        return planning_context(target_partitions)
-    return _limited_context(target_partitions, replace(memory, merge_joins=False))
+        return planning_context(target_partitions, None, batch_rows)
+    return _limited_context(target_partitions, replace(memory, merge_joins=False), batch_rows)
 
 
 @lru_cache(maxsize=64)
-def _limited_context(target_partitions: int, memory: OperatorMemory) -> SessionContext:
+def _limited_context(
+    target_partitions: int, memory: OperatorMemory, batch_rows: int | None
+) -> SessionContext:
     # The only way in DataFusion's Python API to create a second session with the same pool. URL tables are not used.
     context = _pool(memory).enable_url_table()
-    for key, value in memory.settings(target_partitions).items():
+    for key, value in (_batch_settings(batch_rows) | memory.settings(target_partitions)).items():
         context.sql(f"SET {key} = {value}")
     return context
 
@@ -108,6 +114,10 @@ def _limited_context(target_partitions: int, memory: OperatorMemory) -> SessionC
 @lru_cache(maxsize=16)
 def _pool(memory: OperatorMemory) -> SessionContext:
     return SessionContext(_config(1, None, {}), memory.runtime())
+
+
+def _batch_settings(rows: int | None) -> dict[str, str]:
+    return {} if rows is None else {"datafusion.execution.batch_size": str(rows)}
 
 
 def _config(target_partitions: int, memory: OperatorMemory | None, settings: dict[str, str]) -> SessionConfig:

@@ -14,11 +14,9 @@ from datafusion import functions as f
 
 from volley.lower.filter_order import is_together
 from volley.lower.registry import may_fail, translates
-from volley.lower.semantics import FALSE, TRUE, case, comparable, constant, kernel
+from volley.lower.semantics import FALSE, TRUE, case, comparable, kernel
 from volley.plan.expressions import Call, Literal
 from volley.plan.types import to_arrow
-
-_ONE = constant(1, pa.int8())
 
 
 def _operands(call: Call, arguments: list[Expr]) -> list[Expr]:
@@ -74,8 +72,8 @@ def is_in(call: Call, arguments: list[Expr]) -> Expr:
 def and_(call: Call, arguments: list[Expr]) -> Expr:
     left, right = arguments
     if is_together(call):
-        # The optimizer does not look into a cast. Only filters have such conditions, and take NULL for false.
-        return (left & right).cast(pa.int8()) == _ONE
+        # The optimizer does not look into a comparison. Only filters have such conditions, and take NULL for false.
+        return (left & right) >= TRUE
     if may_fail(call.arguments[1]):
         # DataFusion may evaluate both sides of AND for every row; CASE keeps `b <> 0 AND a / b > 1` from failing.
         return case([(~left, FALSE)], left & right, lazy_boolean=True)

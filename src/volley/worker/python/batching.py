@@ -64,14 +64,33 @@ def _worker_type(data_type: DataType, zone: str, large: bool) -> pa.DataType:
             return to_result(data_type)
 
 
+_MOST_JOINED = 8
+_SMALL_BYTES = 2**19
+_JOINED_BYTES = _MOST_JOINED * _SMALL_BYTES
+_JOIN_SECONDS = 0.02
+
+
 def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
     """The batches in groups of exactly `rows` rows, the last one of what is left; 0: all rows in one group."""
+    return _cut(batches, rows, lambda batch: 1)
+
+
+def cut_large(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """As `cut`, but several groups are one if they are small: what a batch costs does not depend on its rows."""
+    return _join_small(_cut(batches, rows, lambda batch: _small_multiple(batch, rows)), rows)
+
+
+def _cut(
+    batches: Iterable[pa.RecordBatch], rows: int, most: Callable[[pa.RecordBatch], int]
+) -> Iterator[list[pa.RecordBatch]]:
+    """`most` is how many groups of this batch may be one."""
     group: list[pa.RecordBatch] = []
     missing = rows
     for batch in batches:
         while rows and batch.num_rows >= missing:
-            yield [*group, batch.slice(0, missing)]
-            batch = batch.slice(missing)
+            count = missing if group else rows * min(batch.num_rows // rows, most(batch))
+            yield [*group, batch.slice(0, count)]
+            batch = batch.slice(count)
             group, missing = [], rows
         if batch.num_rows:
             group.append(batch)
@@ -80,20 +99,26 @@ def cut(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[list[pa.Record
         yield group
 
 
-_MOST_JOINED = 8
-_SMALL_BYTES = 2**19
-_JOINED_BYTES = _MOST_JOINED * _SMALL_BYTES
-_JOIN_SECONDS = 0.02
+def _small_multiple(batch: pa.RecordBatch, rows: int) -> int:
+    small_rows: int = _JOINED_BYTES * batch.num_rows // (batch.nbytes or 1)
+    return max(1, min(_MOST_JOINED, small_rows // rows))
 
 
-def join_small(groups: Iterable[list[pa.RecordBatch]]) -> Iterator[list[pa.RecordBatch]]:
-    """Several groups in one if they are small: what a batch costs does not depend on its rows.
+def _join_small(groups: Iterable[list[pa.RecordBatch]], rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Several groups in one if they are small.
 
     There are more and more, so that the first results come early; and those that come slowly are not joined.
     """
     joined: list[pa.RecordBatch] = []
     count, wanted, size_bytes, since = 0, 1, 0, time.monotonic()
     for group in groups:
+        if group[0].num_rows > rows:
+            # Large already. Joined to others, it would be copied.
+            if joined:
+                yield joined
+            yield group
+            joined, count, size_bytes, since = [], 0, 0, time.monotonic()
+            continue
         joined += group
         count += 1
         size_bytes += sum(batch.nbytes for batch in group)

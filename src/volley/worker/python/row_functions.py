@@ -11,12 +11,14 @@ The process need not have Volley: it gets this file as text. It knows the worker
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from decimal import Decimal
+from functools import cache
 from types import ModuleType, NoneType, SimpleNamespace
 from typing import Any
 
@@ -56,6 +58,7 @@ def install(worker: ModuleType) -> None:
             if not rows:
                 return own_loop, *steps
             return lambda split, batches: own_loop(split, _cut_all(batches, rows)), *steps
+        _freeze_modules()
         calls = [
             _Call(worker, worker.read_single_udf(pickler, udf, _ARROW, runner, udf_index=place), runner)
             for place, udf in enumerate(udfs)
@@ -79,6 +82,18 @@ def install(worker: ModuleType) -> None:
 
     worker.read_udfs = read_udfs  # type: ignore[attr-defined]
     worker.read_udtf = read_udtf  # type: ignore[attr-defined]
+
+
+@cache
+def _freeze_modules() -> None:
+    """Keep the garbage collector from looking at modules: PySpark runs it after each task.
+
+    Called once, before the first function is read: what a task has made can be collected.
+    """
+    import pyarrow as pa
+
+    pa.array([0])  # loads pandas
+    gc.freeze()
 
 
 def _steps(worker: ModuleType, loop: Any) -> tuple[Any, None, Any, Any]:
@@ -142,9 +157,19 @@ class _Columns:
 
     def of(self, batch: Any) -> list[list[Any]]:
         return [
-            self._values(array) if convert is None else [convert(value) for value in self._values(array)]
+            self._objects(array) if convert is None else [convert(value) for value in self._values(array)]
             for array, convert in zip(batch.columns, self._converters, strict=True)
         ]
+
+    def _objects(self, array: Any) -> list[Any]:
+        import pyarrow as pa
+
+        if array.null_count or not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+            found: list[Any] = self._values(array)
+            return found
+        # The same objects, at most in the same time; before pyarrow 25.0.1 in a small part of it.
+        numbers: list[Any] = array.to_numpy().tolist()
+        return numbers
 
 
 class _Loop:
@@ -194,16 +219,13 @@ class _Loop:
                 for call, values in zip(self._calls, self._rows(columns, count), strict=True)
             ]
         else:
-            found = [
-                call.converted(self._checked(list(call.results(columns, count)), count))
-                for call in self._calls
-            ]
+            found = [call.converted(self._checked(call.all(columns, count), count)) for call in self._calls]
         return pa.RecordBatch.from_arrays(found, self._names)
 
     def _rows(self, columns: Sequence[list[Any]], count: int) -> list[list[Any]]:
         """The results of each function."""
         if len(self._calls) == 1:
-            return [list(self._calls[0].results(columns, count))]
+            return [self._calls[0].all(columns, count)]
         # zip asks each in turn, and ends with the first that a StopIteration ends.
         rows = list(zip(*(call.results(columns, count) for call in self._calls), strict=False))
         return [[row[place] for row in rows] for place in range(len(self._calls))]
@@ -245,6 +267,14 @@ class _Call:
         if not self._places:
             return itertools.starmap(self._function, itertools.repeat((), count))
         return map(self._function, *(columns[place] for place in self._places))
+
+    def all(self, columns: Sequence[list[Any]], count: int) -> list[Any]:
+        """What the function returns for all rows."""
+        if len(self._places) == 1:
+            # Since Python 3.11, a call costs less here than in `map`.
+            function = self._function
+            return [function(value) for value in columns[self._places[0]]]
+        return list(self.results(columns, count))
 
     def converted(self, values: list[Any]) -> Any:
         """The results as PySpark converts them."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from volley.batches import make_batch
 from volley.plan.python_nodes import EvalType, PythonProgram
 from volley.spark_versions.registry import current
-from volley.worker.python.batching import arguments_of, check_size, cut, join_small, worker_schema
+from volley.worker.python.batching import arguments_of, check_size, cut, cut_large, worker_schema
 from volley.worker.python.groups import Group
 from volley.worker.python.program_run import Outgoing
 from volley.worker.python.row_functions import BATCH_ROWS
@@ -55,10 +55,8 @@ class Sender:
         self, rows: Iterable[pa.RecordBatch], note: Callable[[list[pa.RecordBatch]], None] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """`note` is told the rows of each batch before it is sent: their results may be back at once."""
-        groups = cut(rows, self._program.batch_rows)
-        if self._program.setting(BATCH_ROWS):
-            groups = join_small(groups)
-        for group in groups:
+        divide = cut_large if self._program.setting(BATCH_ROWS) else cut
+        for group in divide(rows, self._program.batch_rows):
             if note is not None:
                 note(group)
             yield check_size(self._batch(group), self._program)

@@ -28,6 +28,7 @@ from volley.lower.operators import lower
 from volley.lower.scope import Inputs
 from volley.lower.sessions import planning_context, running_context
 from volley.lower.streams import StreamTable
+from volley.plan.nodes import CachedRows, FileScan, Filter, Node, Project, Range, Union, walk
 from volley.plan.python_nodes import PythonNode
 from volley.process.loop import Work, run_blocking
 from volley.worker.batch_queue import BatchQueue
@@ -46,6 +47,9 @@ from volley.worker.split_queue import Stopped
 
 _QUEUE_BYTES = 32 * 2**20
 _END_SECONDS = 5.0
+# What a batch costs on its way to a function does not depend on its rows.
+_CROSSING_ROWS = 2**16
+_STREAMING = (Project, Filter, Range, Union, FileScan, CachedRows)
 
 
 class PythonStreams:
@@ -77,10 +81,11 @@ class PythonStreams:
         plan = operator.plan
         if not operator.single and operator.groups is None:
             plan = divide_range(plan, self._cores)
-        planning = planning_context(self._cores, self._memory)
+        batch_rows = crossing_rows(plan, operator.program.batch_rows)
+        planning = planning_context(self._cores, self._memory, batch_rows)
         frame = lower(plan, planning, inputs, resources, self._cores)
         # Made here, because DataFusion cannot make a session on its own threads, on which a pass begins.
-        context = running_context(self._cores, self._memory)
+        context = running_context(self._cores, self._memory, batch_rows)
         width = self._width(operator, frame)
         begin = partial(self._passes.start, partial(self._pass, operator, frame, context, width))
         return PassTable(operator.schema, width, begin, self._threads).streams()
@@ -109,6 +114,15 @@ class PythonStreams:
 
     async def wait_closed(self) -> None:
         await self._passes.wait_closed(_END_SECONDS)
+
+
+def crossing_rows(plan: Node, batch_rows: int) -> int | None:
+    """How many rows DataFusion's batches have: several of Spark's `batch_rows`. None: as in other plans."""
+    if not 0 < batch_rows <= _CROSSING_ROWS:
+        return None
+    if not all(isinstance(node, _STREAMING) for node in walk(plan)):
+        return None  # joins and the like are faster with batches that fit into caches
+    return _CROSSING_ROWS // batch_rows * batch_rows
 
 
 class _Pass:
