@@ -10,25 +10,29 @@ aggregate       totals, each computed once
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from datafusion import DataFrame, Expr, col, literal
+from datafusion import functions as f
 
 from volley.lower.accumulators import Accumulator, Total
 from volley.lower.aggregate_functions import AGGREGATES, state_width
 from volley.lower.expressions import column_name, lower_expression
 from volley.lower.list_aggregates import accumulate_list, is_list_aggregate, reduce_list
+from volley.lower.ordered_sum import ordered_sum
 from volley.plan.expressions import (
     AggregateCall,
     AggregateMode,
     Attribute,
+    Expression,
     attribute_of,
     references,
 )
 from volley.plan.nodes import Aggregate
 from volley.plan.order import hides_order
+from volley.plan.types import DOUBLE, FLOAT
 
 
 def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
@@ -45,7 +49,7 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
         totals = [Accumulator(Total.COUNT, ())]
     frame = child.aggregate(
         [lower_expression(key) for key in keys],
-        [total.lower_grouped().alias(_total_name(number)) for number, total in enumerate(totals)],
+        [_lower_total(total, keys).alias(_total_name(number)) for number, total in enumerate(totals)],
     )
     if is_bare:
         # It is always true. Without it DataFusion would not compute the rows below, which may fail.
@@ -66,6 +70,15 @@ def lower_aggregate(node: Aggregate, child: DataFrame) -> DataFrame:
     frame = frame.select(*(col(column_name(attribute_of(key).id)) for key in keys), *named)
     results = {attribute_of(result).id: result for result in node.results}
     return frame.select(*(lower_expression(result) for result in results.values()))
+
+
+def _lower_total(total: Accumulator, keys: Sequence[Expression]) -> Expr:
+    """The total as a DataFusion aggregate, which adds the values of each group one by one if there are keys."""
+    adds_floats = total.total is Total.SUM and total.arguments[0].type in (FLOAT, DOUBLE)
+    if keys or not adds_floats or total.distinct:
+        return total.lower_grouped()
+    values = total.operand().cast(pa.float64())
+    return ordered_sum(values if total.where is None else f.when(lower_expression(total.where), values).end())
 
 
 def _with_state(node: Aggregate) -> Iterator[tuple[AggregateCall, tuple[Attribute, ...]]]:
