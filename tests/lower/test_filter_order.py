@@ -105,9 +105,11 @@ def test_a_condition_that_leaves_little_is_not_among_the_cheap_ones() -> None:
 def test_each_left_side_is_a_single_condition() -> None:
     plan = order_conditions(Filter(reduce(both, (BY_MODE, IN_TIME, CHEAP, FROM, TO)), NOTHING))
     assert isinstance(plan, Filter)
+    assert isinstance(plan.condition, Call)
     condition, _ = plan.condition.arguments
     expected = both(FROM, both(TO, both(CHEAP, IN_TIME)))
     assert isinstance(condition, Call)
+    assert isinstance(expected, Call)
     assert condition.arguments == expected.arguments
 
 

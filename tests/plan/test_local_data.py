@@ -96,7 +96,7 @@ ACTIONS: dict[str, Callable[[DataFrame], Any]] = {
     "collect": lambda frame: frame.collect(),
     "tail": lambda frame: frame.tail(2),
     "toLocalIterator": lambda frame: list(frame.toLocalIterator()),
-    "toPandas": lambda frame: frame.toPandas().to_dict(),
+    "toPandas": lambda frame: frame.toPandas().to_dict(),  # type: ignore[attr-defined]
     "show": shown,
     "count": lambda frame: frame.count(),
 }
@@ -108,6 +108,7 @@ def test_columns_of_every_type_that_are_never_null_in_frames_without_rows(
 ) -> None:
     """Also of no type, as the pandas API makes of an empty frame."""
     schema = T.StructType.fromDDL(ALL_TYPES)
+    assert isinstance(schema, T.StructType)
     frame = spark.createDataFrame(
         [], T.StructType([T.StructField(f.name, f.dataType, False) for f in schema])
     )

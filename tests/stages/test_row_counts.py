@@ -77,6 +77,7 @@ def test_batches_are_made_in_one_place() -> None:
         "bridge/map_order.py",
         "bridge/result.py",
         "bridge/rows.py",
+        "formats/avro_values.py",
         "formats/ranges.py",
         "formats/stored_columns.py",
         "frame_cache/cached_batches.py",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import volley
@@ -235,14 +236,19 @@ def test_random_changes(
         spark.sql("drop table kept_table")
 
 
+def _with_argument(text: str, least: int, spark: SparkSession) -> DataFrame:
+    return spark.sql(text, args={"least": least})
+
+
 def test_variables_functions_and_arguments(spark: SparkSession, table: Path) -> None:
     """They are part of the analyzed plan."""
     text = "select v * factor(2) x from t where v > :least order by v"
     for step in (1, 3):
         spark.sql(f"create or replace temporary function factor(a int) returns int return a * {step}")
         for least in (50, 90):
+            query = partial(_with_argument, text, least)
             for _ in range(3):
-                assert_same_rows(spark, lambda session, least=least: session.sql(text, args={"least": least}))
+                assert_same_rows(spark, query)
     spark.sql("drop temporary function factor")
 
 
