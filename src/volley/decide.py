@@ -130,6 +130,8 @@ class _Captured:
     plan: Node
     programs: Programs | SerializedPrograms | None
     by_text_alone: bool
+    by_plan_alone: bool
+    """Whether Spark's plan, read again, gives the same: with cached frames that need not be those of its text."""
     frames: CachedFrames
     observed: tuple[ObservedMetrics, ...] = ()
     problem: str = ""
@@ -274,7 +276,10 @@ class Decider:
             )
             if is_kept:
                 _native_before.put(key, decision)
-        if decision.is_kept and not is_known:
+        repeats = decision.is_kept or (
+            decision.engine == "native" and finish is None and captured.by_plan_alone
+        )
+        if repeats and not is_known:
             keep_plan(self._gateway, execution)
         if reading.is_observed:
             decision = self._observe(decision)
@@ -345,6 +350,7 @@ class Decider:
             programs or None,
             # The text does not have the partitions.
             decoded.by_text_alone and not depends,
+            not programs and not depends,
             frame_scans.frames,
             observed,
             programs.problem if programs is not None else "",
@@ -374,7 +380,7 @@ class Decider:
             return recursion
 
         plan = replace_leaves(captured.plan, change)
-        return replace(captured, plan=plan, by_text_alone=False) if found else captured
+        return replace(captured, plan=plan, by_text_alone=False, by_plan_alone=False) if found else captured
 
     def _recursion(self, node: Unknown, origins: Origins, frame_scans: FrameScans) -> Node:
         operator = origins.of(node)

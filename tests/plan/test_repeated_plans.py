@@ -109,6 +109,26 @@ def test_a_change_of_what_it_reads(
     _ask(spark, TEXT)
 
 
+def test_cached_frames(spark: SparkSession, table: Path) -> None:
+    """A plan is known as long as the same frames are cached."""
+    spark.table("t").cache()
+    _ask(spark, TEXT)
+    assert _is_known(spark, TEXT)
+    spark.table("t").where("v > 5").cache().count()
+    assert not _is_known(spark, TEXT)
+    _ask(spark, TEXT)
+    assert _is_known(spark, TEXT)
+    _write(table, range(1000, 1010))
+    spark.catalog.refreshTable("t")
+    assert not _is_known(spark, TEXT)
+    _ask(spark, TEXT)
+    spark.table("t").unpersist()
+    assert not _is_known(spark, TEXT)
+    _ask(spark, TEXT)
+    spark.catalog.clearCache()
+    _ask(spark, TEXT)
+
+
 def test_tables_of_the_catalog(spark: SparkSession, table: Path) -> None:
     text = "select count(*) n, sum(v) s from kept_table"
     spark.sql("create table kept_table using parquet as select * from t")

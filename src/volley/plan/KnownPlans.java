@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 package volley;
 
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -21,6 +22,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.OneRowRelation;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.CacheManager;
 import org.apache.spark.sql.execution.CommandExecutionMode;
 import org.apache.spark.sql.execution.QueryExecution;
 import org.apache.spark.sql.execution.SparkPlan;
@@ -34,7 +36,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  *
  * A text is parsed and analyzed each time, which finds other views, tables, functions and variables. Its plan is that
  * of the last time if the analyzed plan is the same, over the same relations with the same lists of files, under the
- * same settings, and if nothing in it depends on the time. The plan is of an execution that nobody else has, so it has
+ * same settings, with the same cached frames, and if nothing in it depends on the time. The plan is of an execution that nobody else has, so it has
  * never run. Compiled like PlanReader, so it is Java without lambdas and type arguments.
  */
 public final class KnownPlans {
@@ -92,6 +94,8 @@ public final class KnownPlans {
         private final LogicalPlan normalized;
         private final Object settings;
         private final List relations;
+        /** The list of cached frames, which is another one when a frame is cached or dropped. */
+        private final Object cached;
         private SparkPlan plan;
 
         private Known(QueryExecution execution, List relations) {
@@ -100,13 +104,14 @@ public final class KnownPlans {
             normalized = execution.normalized();
             settings = session.sessionState().conf().getAllConfs();
             this.relations = relations;
+            cached = cachedFrames(session);
         }
 
         /** Null if the plan depends on more than this. */
         static Known of(QueryExecution execution) {
             SparkSession session = execution.sparkSession();
             List relations = new ArrayList();
-            boolean isKnown = session.sharedState().cacheManager().isEmpty()
+            boolean isKnown = cachedFrames(session) != null
                     && session.sessionState().experimentalMethods().extraOptimizations().isEmpty()
                     && session.sessionState().experimentalMethods().extraStrategies().isEmpty()
                     && !execution.analyzed().containsPattern(TreePattern.CURRENT_LIKE())
@@ -115,7 +120,7 @@ public final class KnownPlans {
         }
 
         boolean equals(Known other) {
-            if (session != other.session || relations.size() != other.relations.size()) {
+            if (session != other.session || cached != other.cached || relations.size() != other.relations.size()) {
                 return false;
             }
             for (int i = 0; i < relations.size(); i++) {
@@ -133,10 +138,21 @@ public final class KnownPlans {
                 return plan;
             }
             SparkPlan made = session.sessionState().executePlan(analyzed, CommandExecutionMode.ALL()).executedPlan();
-            if (session.sharedState().cacheManager().isEmpty()) {
+            if (cached == cachedFrames(session)) {
                 plan = made;
             }
             return made;
+        }
+
+        /** Null where Spark does not show it. */
+        private static Object cachedFrames(SparkSession session) {
+            try {
+                Field field = CacheManager.class.getDeclaredField("cachedData");
+                field.setAccessible(true);
+                return field.get(session.sharedState().cacheManager());
+            } catch (Exception error) {
+                return null;
+            }
         }
 
         /** Add what must be the very same objects. False for what has other sources, or other values each time. */
