@@ -109,6 +109,24 @@ def test_a_change_of_what_it_reads(
     _ask(spark, TEXT)
 
 
+@pytest.mark.parametrize("kind", ["temporary view", "view"])
+def test_views_that_add_in_another_order(spark: SparkSession, table: Path, kind: str) -> None:
+    """Spark takes their plans for the same."""
+    pq.write_table(pa.table({"a": [1e16], "b": [1.0], "c": [-1e16]}), table.parent / "abc.parquet")
+    source = f"parquet.`{table.parent}/abc.parquet`" if kind == "view" else "abc"
+    spark.read.parquet(str(table.parent / "abc.parquet")).createOrReplaceTempView("abc")
+    text = "select s from added"
+    try:
+        for terms, expected in (("a + b + c", 0.0), ("a + c + b", 1.0)):
+            spark.sql(f"create or replace {kind} added as select {terms} s from {source}")
+            for _ in range(3):
+                assert [row.s for row in spark.sql(text).collect()] == [expected]
+        if kind != "view":
+            assert _is_known(spark, text)
+    finally:
+        spark.sql("drop view added")
+
+
 def test_cached_frames(spark: SparkSession, table: Path) -> None:
     """A plan is known as long as the same frames are cached."""
     spark.table("t").cache()
