@@ -13,6 +13,7 @@ from pathlib import Path
 
 from volley.errors import DataError, QueryError
 from volley.events import TaskMetrics
+from volley.formats.file_source import object_name
 from volley.ids import AttemptId, QueryId, StageId
 from volley.plan.nodes import DataFile
 from volley.process.log_format import about
@@ -24,7 +25,7 @@ from volley.shuffle.base import CheckpointStore
 from volley.stages.fingerprint import files_of, stage_key
 from volley.stages.graph import Stage
 from volley.stages.layout import Layout
-from volley.storage.objects import ObjectName, object_version
+from volley.storage.objects import object_version
 
 _log = logging.getLogger(__name__)
 # Concurrent requests for the versions of objects.
@@ -115,4 +116,4 @@ def _file_versions(files: Sequence[DataFile]) -> tuple[str, ...] | None:
 
 
 def _object_version(file: DataFile) -> str:
-    return object_version(ObjectName(file.store, file.path, file.size_bytes, file.modified_ms))
+    return object_version(object_name(file))

@@ -57,8 +57,13 @@ def open_source(file: DataFile) -> Iterator[Source]:
 @contextmanager
 def open_remote(file: DataFile) -> Iterator[OpenObject]:
     """A file of an object store. Raises DataError if it has changed or cannot be read."""
-    with open_object(ObjectName(file.store, file.path, file.size_bytes, file.modified_ms)) as opened:
+    with open_object(object_name(file)) as opened:
         yield opened
+
+
+def object_name(file: DataFile) -> ObjectName:
+    """The object that a file of a store is."""
+    return ObjectName(file.store, file.path, file.size_bytes, file.modified_ms)
 
 
 class _LocalFile:

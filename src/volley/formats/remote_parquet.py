@@ -251,9 +251,7 @@ def _is_wanted(group: int, metadata: _Metadata, request: ReadRequest) -> bool:
 def _middle(group: pq.RowGroupMetaData) -> int:
     """The place in its file by which Spark's reader takes a row group for a part of it."""
     columns = [group.column(place) for place in range(group.num_columns)]
-    begin: int = columns[0].data_page_offset
-    if columns[0].dictionary_page_offset is not None:
-        begin = min(begin, columns[0].dictionary_page_offset)
+    _, (begin, _) = _chunk(columns[0])
     size_bytes: int = sum(column.total_compressed_size for column in columns)
     return begin + size_bytes // 2
 

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from volley.formats.file_source import object_name
 from volley.formats.remote_parquet import RemoteParquet, parts_to_keep
 from volley.lower.streamed_scan import request_of
 from volley.lru_cache import LruCache
 from volley.plan.nodes import DataFile, FileScan, Node, transform, walk
 from volley.storage.object_cache import Range, shared_object_cache
-from volley.storage.objects import ObjectName
 
 # Objects whose versions are asked for, and which are fetched, at the same time.
 _THREADS = 16
@@ -84,7 +84,7 @@ def _parts(scan: FileScan) -> list[_Part] | None:
     cache = shared_object_cache()
     found = []
     for file in scan.files:
-        name = _name_of(file)
+        name = object_name(file)
         version = cache.noted_version(name)
         ranges = parts_to_keep(request_of(scan, file), version) if version is not None else None
         if ranges is None or not cache.has_noted(name, ranges):
@@ -100,9 +100,7 @@ def _hold(parts: Sequence[_Part], resources: ExitStack) -> tuple[str | None, ...
     held = [(resources.enter_context(ExitStack()), part) for part in parts]
     with ThreadPoolExecutor(_THREADS, "volley-copies") as pool:
         return tuple(
-            pool.map(lambda one: one[0].enter_context(cache.hold(_name_of(one[1].file), one[1].ranges)), held)
+            pool.map(
+                lambda one: one[0].enter_context(cache.hold(object_name(one[1].file), one[1].ranges)), held
+            )
         )
-
-
-def _name_of(file: DataFile) -> ObjectName:
-    return ObjectName(file.store, file.path, file.size_bytes, file.modified_ms)
