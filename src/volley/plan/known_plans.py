@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import suppress
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -29,8 +30,10 @@ def find_plan(gateway: Java, execution: Java) -> Java | None:
 def keep_plan(gateway: Java, execution: Java) -> None:
     """Remember a query that runs natively and whose plan, as text, says all about it."""
     known = _known(gateway)
-    if known is not None:
-        known.keep(execution)
+    # Without it Spark plans the query again.
+    with suppress(Py4JError):
+        if known is not None:
+            known.keep(execution)
 
 
 def _known(gateway: Java) -> Java | None:
